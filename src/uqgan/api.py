@@ -1,0 +1,195 @@
+"""The front door: fit, load, and the Run they return. Composes the rooms below; holds no maths."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from uqgan.acceleration import choose_device
+from uqgan.config import Config, load_config, suggest
+from uqgan.data.tasks import Task, load_task
+from uqgan.errors import UsageError
+from uqgan.evaluation import Outputs, evaluate, predict_task
+from uqgan.files import write_json
+from uqgan.log import Log
+from uqgan.methods import METHODS
+from uqgan.runs import SCORES, Plan, Record, circumstances, holds_run
+from uqgan.uncertainty import Prediction
+
+__all__ = ["Run", "fit", "load", "load_task"]
+
+
+class Run:
+    """A trained method: ask it about pictures, test it, let it make out-of-class examples."""
+
+    def __init__(self, record: Record, task: Task | None = None) -> None:
+        self.record = record
+        self._task = task
+
+    def __repr__(self) -> str:
+        plan = self.record.plan
+        return f"<Run {plan.method} on {plan.task}, seed {plan.seed}>"
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.record.plan.class_names
+
+    @property
+    def task(self) -> Task:
+        """What it was trained on, loaded again by name if need be."""
+        if self._task is None:
+            self._task = load_task(self.record.plan.task)
+        return self._task
+
+    def predict(self, x: Tensor | npt.NDArray[Any], seed: int | None = 0) -> Prediction:
+        """Classes and uncertainties of images (uint8, or floats in [0, 1]) or points; None draws afresh each time."""
+        inputs = torch.as_tensor(x)
+        shape = self.record.plan.shape
+        if inputs.shape[1:] != shape:
+            raise UsageError(f"x has shape {tuple(inputs.shape)}: must be (samples, {', '.join(map(str, shape))})")
+        if inputs.dtype != torch.uint8:
+            inputs = inputs.float()
+            if len(shape) == 3 and not (inputs.amin() >= 0 and inputs.amax() <= 1):
+                raise UsageError("x has pixels outside [0, 1]: give uint8, or floats divided by 255")
+        return self.record.predictor.predict(inputs, seed)
+
+    def outputs(self) -> Outputs:
+        """What it says about all test samples of its task."""
+        return predict_task(self.record.predictor, self.task, self.record.plan.seed)
+
+    def evaluate(self, resamples: int = 1000) -> dict[str, Any]:
+        """The paper's columns, per OoD set and together, with 95 % intervals."""
+        return evaluate(self.outputs(), resamples)
+
+    @torch.no_grad()
+    def generate(self, label: int | str, n: int = 16, seed: int | None = None) -> Tensor:
+        """Out-of-class examples of a class: pixels in [0, 1], or points."""
+        shield, names = self.record.predictor.shield, self.class_names
+        if shield is None:
+            raise UsageError(f"method = {self.record.plan.method}: makes no examples (uqgan and uqgan-mc do)")
+        if n < 1:
+            raise UsageError(f"n = {n}: must be at least 1")
+        index = names.index(label) if isinstance(label, str) and label in names else label
+        if not isinstance(index, int) or not 0 <= index < len(names):
+            raise UsageError(f"class = {label}: must be one of {', '.join(names)}{suggest(str(label), list(names))}")
+        device = self.record.predictor.prior.device
+        with torch.random.fork_rng([device] if device.type == "cuda" else [], enabled=seed is not None):
+            if seed is not None:
+                torch.manual_seed(seed)
+            return shield(torch.full((n,), index, device=device)).cpu()
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the run's folder; `uqgan.load` brings it back bit for bit."""
+        self.record.write(Path(folder))
+        return Path(folder)
+
+
+def fit(
+    method: str,
+    task: Task | str,
+    seed: int = 0,
+    config: Config | None = None,
+    folder: str | Path | None = None,
+    resume: bool = False,
+    device: str = "auto",
+    max_minutes: float | None = None,
+    console: Console | None = None,
+    **settings: Any,
+) -> Run:
+    """Train a method on a task.
+
+    Settings come from the task, changed by keywords of the method's recipe (`lambda_real=0.5`) or by whole
+    sections (`autoencoder={"dim": 16}`), or all together as a Config. With a folder the run is saved there
+    as it goes and can be resumed.
+    """
+    if method not in METHODS:
+        raise UsageError(f"method = {method}: no such method{suggest(method, list(METHODS))}")
+    task = load_task(task) if isinstance(task, str) else task
+    config = config or load_config(task.name, overrides=sections(method, settings))
+    plan = Plan(task.name, method, seed, task.shape, task.class_names, config)
+    where = Path(folder) if folder else None
+    if where:
+        prepare(where, plan, resume)
+    on = choose_device(device)
+    log = Log(where, seed, resume, max_minutes, console)
+    start = time.monotonic()
+    try:
+        predictor = METHODS[method].fit(task.to(on), config, log)
+    finally:
+        log.close()
+    record = Record(plan, predictor, log.rows, circumstances(on, time.monotonic() - start, log.stopped))
+    if where:
+        record.write(where)
+    return Run(record, task)
+
+
+def load(folder: str | Path, device: str = "auto") -> Run:
+    """The run in a folder."""
+    record = Record.read(Path(folder))
+    record.predictor.to(choose_device(device))
+    return Run(record)
+
+
+def sections(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords as a tree of sections: what is no section's name belongs to the method's recipe."""
+    recipe = METHODS[method].recipe.__name__.rpartition(".")[2]  # type: ignore[attr-defined]
+    tree: dict[str, Any] = {key: value for key, value in settings.items() if key in Config.model_fields}
+    own = {key: value for key, value in settings.items() if key not in tree}
+    return tree | {recipe: dict(tree.get(recipe, {})) | own}
+
+
+def prepare(folder: Path, plan: Plan, resume: bool) -> None:
+    """Make the folder ready for that plan; never overwrite a run by accident."""
+    if not holds_run(folder):
+        plan.write(folder)
+        return
+    if not resume:
+        raise UsageError(f"{folder}: holds a run already (--resume to go on with it, --overwrite to replace it)")
+    old = Plan.read(folder)
+    if old != plan:
+        raise UsageError(f"{folder}: holds a run with other settings ({difference(old, plan)}); choose another folder")
+
+
+def difference(old: Plan, new: Plan) -> str:
+    """The first thing in which two plans differ, as words."""
+
+    def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+        rows: dict[str, Any] = {}
+        for key, value in tree.items():
+            rows |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        return rows
+
+    def words(plan: Plan) -> dict[str, Any]:
+        facts = {key: getattr(plan, key) for key in ("task", "method", "seed", "shape", "class_names")}
+        return facts | flat(plan.config.model_dump())
+
+    before, after = words(old), words(new)
+    key = next(key for key in after if before.get(key) != after[key])
+    return f"{key} was {before.get(key)}, is {after[key]}"
+
+
+def save_scores(folder: Path, run: Run, found: Mapping[str, Any]) -> None:
+    """scores.json: the run's scores with all that they depend on."""
+    plan, about = run.record.plan, run.record.about
+    write_json(
+        folder / SCORES,
+        {
+            "task": plan.task,
+            "method": plan.method,
+            "seed": plan.seed,
+            **found,
+            "settings": plan.config.model_dump(),
+            **{key: about[key] for key in ("versions", "command", "device", "seconds")},
+        },
+    )
+
+
+def as_uint8(x: Tensor) -> npt.NDArray[np.uint8]:
+    """Pixels in [0, 1] as bytes."""
+    return (x * 255).round().clamp(0, 255).to(torch.uint8).numpy()

@@ -1,0 +1,188 @@
+"""Settings: one frozen model a recipe, read from YAML and dotted overrides. The only place that parses them.
+
+No torch here: the command line reads the fields and their docstrings for its help.
+"""
+
+import difflib
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from uqgan.errors import UsageError
+
+
+class Settings(BaseModel):
+    """Frozen, keyword-only, unknown keys refused; a field's docstring is its help."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+class AutoencoderConfig(Settings):
+    kind: Literal["identity", "small"] = "identity"
+    """Network: identity (points), small (two convolutions each way)."""
+    dim: int = Field(32, ge=1, le=4096)
+    """Size of a latent code."""
+    epochs: int = Field(200, ge=1)
+    """Epochs of pre-training."""
+    batch_size: int = Field(256, ge=2)
+    """Samples a step."""
+    lr: float = Field(1e-3, gt=0)
+    """Adam's learning rate; a tenth of it after a quarter of the epochs, a hundredth after half of them."""
+
+
+class SupervisedConfig(Settings):
+    epochs: int = Field(200, ge=1)
+    """Epochs of training."""
+    batch_size: int = Field(256, ge=2)
+    """Samples a step."""
+    lr: float = Field(1e-3, gt=0)
+    """Adam's learning rate at the start."""
+    end_lr: float = Field(1e-5, gt=0)
+    """Learning rate at the end of the linear decay."""
+    weight_decay: float = Field(2e-4, ge=0)
+    """Adam's weight decay."""
+
+
+class UqganConfig(Settings):
+    iterations: int = Field(10_000, ge=1)
+    """Generator steps; each comes with its critic and classifier steps."""
+    batch_size: int = Field(256, ge=2)
+    """Samples a step."""
+    critic_steps: int = Field(5, ge=1)
+    """Critic steps an iteration."""
+    classifier_steps: int = Field(5, ge=1)
+    """Classifier steps an iteration."""
+    lambda_gp: float = Field(10.0, ge=0)
+    """Weight of the gradient penalty."""
+    lambda_cl: float = Field(2.0, ge=0)
+    """Weight of the classifier in the generator's objective (Eq. 8)."""
+    lambda_reg: float = Field(32.0, ge=0)
+    """Weight of the angular regulariser (Eqs. 10, 11)."""
+    lambda_real: float = Field(0.6, ge=0, le=1)
+    """Share of the out-of-class loss taken from real samples of other classes (Eq. 9)."""
+    noise: int = Field(128, ge=1)
+    """Size of the generator's noise."""
+    lr: float = Field(1e-3, gt=0)
+    """The classifier's learning rate at the start."""
+    end_lr: float = Field(1e-5, gt=0)
+    """The classifier's learning rate at the end."""
+    gan_lr: float = Field(2e-4, gt=0)
+    """Learning rate of generator and critic at the start."""
+    gan_end_lr: float = Field(1e-5, gt=0)
+    """Learning rate of generator and critic at the end."""
+    validate_every: int = Field(20, ge=1)
+    """Iterations between validations."""
+
+
+class Config(Settings):
+    """All settings of a run; a method reads the sections of its recipe."""
+
+    classifier: Literal["mlp", "lenet"] = "mlp"
+    """Network: mlp (points), lenet (32 pixels)."""
+    uqgan: UqganConfig = UqganConfig()
+    autoencoder: AutoencoderConfig = AutoencoderConfig()
+    one_vs_all: SupervisedConfig = SupervisedConfig()
+    cross_entropy: SupervisedConfig = SupervisedConfig()
+
+    @model_validator(mode="after")
+    def _networks_fit_together(self) -> Self:
+        if (self.classifier == "mlp") != (self.autoencoder.kind == "identity"):
+            raise ValueError(
+                f"classifier = {self.classifier}: does not go with autoencoder.kind = {self.autoencoder.kind} "
+                "(points take mlp and identity, images the others)"
+            )
+        return self
+
+
+def load_config(task: str, file: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
+    """A task's own settings, then those of a YAML file, then the overrides (a tree of sections)."""
+    layers = [task_settings(task), read_yaml(file) if file else {}, overrides or {}]
+    tree: dict[str, Any] = {}
+    for layer in layers:
+        tree = _merge(tree, layer)
+    return parse(tree)
+
+
+def parse(tree: Mapping[str, Any]) -> Config:
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as error:
+        raise UsageError("; ".join(explain(error))) from None
+
+
+def task_settings(task: str) -> dict[str, Any]:
+    """What `settings/<task>.yaml` says; nothing for tasks without one."""
+    file = resources.files("uqgan") / "settings" / f"{task.partition('+')[0]}.yaml"
+    return yaml.safe_load(file.read_text()) or {} if file.is_file() else {}
+
+
+def read_yaml(file: Path) -> dict[str, Any]:
+    try:
+        tree = yaml.safe_load(file.read_text())
+    except FileNotFoundError:
+        raise UsageError(f"--config = {file}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--config = {file}: cannot be read ({error})") from None
+    except yaml.YAMLError as error:
+        line = getattr(error, "problem_mark", None)
+        where = f" at line {line.line + 1}" if line else ""
+        raise UsageError(f"--config = {file}: not valid YAML{where}") from None
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise UsageError(f"--config = {file}: must hold sections such as 'uqgan:', not a {type(tree).__name__}")
+    return tree
+
+
+def explain(error: ValidationError) -> list[str]:
+    """Pydantic's findings as sentences of the form *what = value: rule (nearest fix)*."""
+    return [_sentence(finding) for finding in error.errors(include_url=False)]
+
+
+def suggest(word: str, known: list[str]) -> str:
+    """ '; did you mean x?' where something known comes close, else ''."""
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _sentence(finding: Any) -> str:
+    where = ".".join(str(part) for part in finding["loc"])
+    if finding["type"] == "extra_forbidden":
+        return f"{where}: unknown setting{suggest(str(finding['loc'][-1]), _known(finding['loc'][:-1]))}"
+    if finding["type"] == "value_error":
+        return str(finding["ctx"]["error"])
+    rules = {
+        "greater_than_equal": "must be at least {ge}",
+        "greater_than": "must be greater than {gt}",
+        "less_than_equal": "must be at most {le}",
+        "int_parsing": "must be a whole number",
+        "int_type": "must be a whole number",
+        "int_from_float": "must be a whole number",
+        "float_parsing": "must be a number",
+        "float_type": "must be a number",
+        "finite_number": "must be finite",
+        "literal_error": "must be one of {expected}",
+        "model_type": "must be a section of settings",
+    }
+    rule = rules.get(finding["type"], finding["msg"].lower()).format(**finding.get("ctx", {}))
+    return f"{where} = {finding['input']!r}: {rule}"
+
+
+def _known(path: tuple[int | str, ...]) -> list[str]:
+    model: type[BaseModel] = Config
+    for part in path:
+        model = model.model_fields[str(part)].annotation  # type: ignore[assignment]
+    return list(model.model_fields)
+
+
+def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(under)
+    for key, value in over.items():
+        old = merged.get(key)
+        both = isinstance(old, dict) and isinstance(value, Mapping)
+        merged[key] = _merge(old, value) if both else value  # type: ignore[arg-type]
+    return merged

@@ -1,0 +1,87 @@
+"""A data set is two tensors on a device: no loaders, no workers (decision 0002)."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from uqgan.shapes import Images, Labels, Prior
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Samples and their labels."""
+
+    x: Tensor
+    """uint8 images (N, channels, height, width), or float32 points (N, 2)."""
+    y: Tensor
+    """int64 labels (N,), from 0."""
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def to(self, device: torch.device) -> "Dataset":
+        return Dataset(self.x.to(device), self.y.to(device))
+
+    def __getitem__(self, index: Tensor) -> "Dataset":
+        return Dataset(self.x[index], self.y[index])
+
+    def keep(self, classes: Iterable[int]) -> "Dataset":
+        """Only these classes, re-numbered from 0 in ascending order."""
+        chosen = torch.tensor(sorted(set(classes)), device=self.y.device)
+        kept = self[torch.isin(self.y, chosen)]
+        return Dataset(kept.x, torch.searchsorted(chosen, kept.y))
+
+    def split(self, share: float, seed: int) -> tuple["Dataset", "Dataset"]:
+        """Cut at random: first what is left, then the share. The same seed cuts alike on every platform."""
+        rest, part = split_indices(len(self), share, seed)
+        return self[rest], self[part]
+
+    def class_frequencies(self, n_classes: int) -> Prior:
+        """p̂(y): how often each class occurs."""
+        return self.y.bincount(minlength=n_classes).double().div(len(self)).float()
+
+    def steps_per_epoch(self, batch_size: int, drop_last: bool) -> int:
+        whole, rest = divmod(len(self), min(batch_size, len(self)))
+        return whole if drop_last or not rest else whole + 1
+
+    def batches(
+        self, batch_size: int, steps: range, seed: int, drop_last: bool = True, flip: bool = False
+    ) -> Iterator[tuple[Images, Labels]]:
+        """The batches of these steps. A step's samples follow from the seed alone, so a run can be resumed anywhere."""
+        batch_size = min(batch_size, len(self))
+        epoch_steps = self.steps_per_epoch(batch_size, drop_last)
+        epoch, order = -1, torch.empty(0)
+        for step in steps:
+            if step // epoch_steps != epoch:
+                epoch = step // epoch_steps
+                order = permutation(len(self), seed, epoch).to(self.y.device)
+            start = step % epoch_steps * batch_size
+            index = order[start : start + batch_size]
+            x = as_input(self.x[index])
+            yield random_flip(x) if flip else x, self.y[index]
+
+
+def as_input(x: Tensor) -> Images:
+    """What a network sees: pixels in [0, 1], points as they are."""
+    return x.float() / 255 if x.dtype == torch.uint8 else x
+
+
+def random_flip(x: Images) -> Images:
+    """Each image mirrored left to right with probability one half."""
+    coin = torch.rand(len(x), 1, 1, 1, device=x.device) < 0.5
+    return torch.where(coin, x.flip(3), x)
+
+
+def permutation(n: int, seed: int, epoch: int = 0) -> Tensor:
+    """A shuffle drawn on the CPU, so that it's the same for every device."""
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+    return torch.randperm(n, generator=generator)
+
+
+def split_indices(n: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Indices 0 … n-1 in two disjoint parts, the second of size ⌊share · n⌋."""
+    order = permutation(n, seed)
+    part = int(share * n)
+    return order[: n - part], order[n - part :]

@@ -1,0 +1,102 @@
+"""A method is how a classifier is trained (recipe) times how its logits are read (reading)."""
+
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor, nn
+
+from uqgan.config import Config
+from uqgan.data.dataset import as_input
+from uqgan.data.tasks import Task
+from uqgan.log import Log
+from uqgan.models.classifiers import make_classifier
+from uqgan.models.gan import Shield
+from uqgan.shapes import DrawnLogits, Prior
+from uqgan.uncertainty import Prediction, Reading
+
+CHUNK = 4096
+"""Rows that go through a classifier at once in prediction."""
+
+
+class Networks(nn.Module):
+    """What a recipe trains."""
+
+    def __init__(self, classifier: nn.Module, shield: Shield | None = None) -> None:
+        super().__init__()
+        self.classifier, self.shield = classifier, shield
+
+
+class Recipe(Protocol):
+    """A module of this package: the networks it needs, and how they are trained."""
+
+    def networks(self, shape: tuple[int, ...], n_classes: int, config: Config, dropout: float) -> Networks: ...
+
+    def fit(self, nets: Networks, task: Task, config: Config, log: Log, outliers: Tensor | None) -> None: ...
+
+
+def classifier_only(shape: tuple[int, ...], n_classes: int, config: Config, dropout: float) -> Networks:
+    """The networks of every recipe that trains nothing beside its classifier."""
+    return Networks(make_classifier(config.classifier, shape, n_classes, dropout))
+
+
+class Predictor(nn.Module):
+    """Trained networks with the way to read them."""
+
+    prior: Tensor
+
+    def __init__(self, members: list[Networks], reading: Reading, prior: Prior, passes: int) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+        self.reading, self.passes = reading, passes
+        self.register_buffer("prior", prior)
+
+    @property
+    def shield(self) -> Shield | None:
+        return cast(Networks, self.members[0]).shield
+
+    @torch.no_grad()
+    def predict(self, x: Tensor, seed: int | None = None) -> Prediction:
+        """Read x: uint8 images, pixels in [0, 1], or points. The same seed repeats the same draws."""
+        devices = [self.prior.device] if self.prior.device.type == "cuda" else []
+        with torch.random.fork_rng(devices, enabled=seed is not None):
+            if seed is not None:
+                torch.manual_seed(seed)
+            parts = [self.reading(self._logits(chunk), self.prior) for chunk in x.split(max(1, CHUNK // self.passes))]
+        return Prediction.join(parts)
+
+    def _logits(self, x: Tensor) -> DrawnLogits:
+        x = as_input(x.to(self.prior.device))
+        rows = x.repeat(self.passes, *[1] * (x.ndim - 1))  # all passes as one batch
+        drawn = [cast(Networks, net).classifier(rows).unflatten(0, (self.passes, len(x))) for net in self.members]
+        return torch.cat(drawn)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A row of the paper's tables."""
+
+    title: str
+    recipe: Recipe
+    reading: Reading
+    dropout: float = 0.0
+    passes: int = 1
+    members: int = 1
+    sees_ood: bool = False
+
+    def assemble(self, shape: tuple[int, ...], n_classes: int, config: Config) -> Predictor:
+        """The method's networks, not trained yet."""
+        nets = [self.recipe.networks(shape, n_classes, config, self.dropout) for _ in range(self.members)]
+        prior = torch.full((n_classes,), 1 / n_classes)
+        return Predictor(nets, self.reading, prior, self.passes).eval()
+
+    def fit(self, task: Task, config: Config, log: Log) -> Predictor:
+        """Train on the device that holds the task's data."""
+        device = task.train.x.device
+        torch.manual_seed(log.seed)
+        predictor = self.assemble(task.shape, task.n_classes, config).to(device)
+        predictor.prior.copy_(task.train.class_frequencies(task.n_classes))
+        outliers = torch.cat(list(task.outliers.values())).to(device) if self.sees_ood else None
+        for nets in predictor.members:
+            self.recipe.fit(cast(Networks, nets), task, config, log, outliers)
+        return predictor.eval()

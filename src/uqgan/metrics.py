@@ -1,0 +1,298 @@
+"""The numbers of the paper's tables, their bootstrap intervals, and a paired test of two methods.
+
+Larger score = more uncertain = more out-of-distribution. Scores are sorted once; every ranking metric, of the
+samples or of a resample of them, then follows from counts. All in float64 on the CPU, ties taken together.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.intp]
+EVERY = slice(None)
+LEVEL = 0.95  # of every interval
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A metric with its percentile bootstrap interval."""
+
+    estimate: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """AUROC of the first method minus that of the second, and the two-sided p-value of "no difference"."""
+
+    difference: Interval
+    p_value: float
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """A reliability diagram, one entry a bin; confidence and accuracy of an empty bin are NaN."""
+
+    counts: tuple[int, ...]
+    confidence: tuple[float, ...]
+    accuracy: tuple[float, ...]
+
+    def calibration_error(self) -> float:
+        """Sum of (n_bin / N) * |accuracy - confidence| over the bins that hold samples."""
+        gaps = np.abs(np.subtract(self.accuracy, self.confidence))
+        return float(np.nansum(self.counts * gaps) / sum(self.counts))
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What "score >= threshold" accepts, from nothing at all down to the lowest distinct score."""
+
+    tp: Floats  # (distinct + 1,)  positives accepted
+    fp: Floats  # (distinct + 1,)  negatives accepted
+
+    def mirrored(self) -> "Curve":
+        """The curve of the negated score with the classes exchanged, read off the other end."""
+        return Curve((self.fp[-1] - self.fp)[::-1], (self.tp[-1] - self.tp)[::-1])
+
+    def auroc(self) -> float:
+        """P(positive > negative) + P(equal) / 2. The sum is over integers, hence exact."""
+        twice = np.diff(self.fp) @ (self.tp[1:] + self.tp[:-1])
+        return float(twice / (2 * self.tp[-1] * self.fp[-1]))
+
+    @cached_property
+    def precision(self) -> Floats:
+        """1 where nothing is accepted: scikit-learn's last point, (recall 0, precision 1)."""
+        accepted = self.tp + self.fp
+        return np.divide(self.tp, accepted, out=np.ones_like(accepted), where=accepted > 0)
+
+    def aupr(self) -> float:
+        """Precision-recall points joined by straight lines."""
+        twice = np.diff(self.tp) @ (self.precision[1:] + self.precision[:-1])
+        return float(twice / (2 * self.tp[-1]))
+
+    def average_precision(self) -> float:
+        """Precision-recall points joined by steps."""
+        return float(np.diff(self.tp) @ self.precision[1:] / self.tp[-1])
+
+    def fpr_at_tpr(self, tpr: float) -> float:
+        """At the first threshold, going down, that accepts a share >= tpr of the positives."""
+        # A quotient is rounded as the literal 0.95 is: 19 of 20 reaches it. The product 0.95 * 20 need not.
+        first = np.searchsorted(self.tp / self.tp[-1], tpr)
+        return float(self.fp[first] / self.fp[-1])
+
+    def ood_scores(self) -> dict[str, float]:
+        """The seven OoD columns, of a curve on which OoD is positive."""
+        id_positive = self.mirrored()
+        return {
+            "auroc": self.auroc(),
+            "aupr_in": id_positive.aupr(),
+            "aupr_out": self.aupr(),
+            "ap_in": id_positive.average_precision(),
+            "ap_out": self.average_precision(),
+            "fpr95_id_positive": id_positive.fpr_at_tpr(0.95),
+            "fpr95_ood_positive": self.fpr_at_tpr(0.95),
+        }
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Each sample's place among the distinct scores: 1 is the highest, equal scores share a place."""
+
+    positive: Indices  # (positives,)
+    negative: Indices  # (negatives,)
+    distinct: int
+
+    def sizes(self) -> tuple[int, int]:
+        """Strata of the bootstrap: the classes are resampled apart, so their numbers stay."""
+        return len(self.positive), len(self.negative)
+
+    def curve(self, positive: Indices | slice = EVERY, negative: Indices | slice = EVERY) -> Curve:
+        """Of all samples or of a draw, in which a place that nobody holds adds no threshold."""
+        places = self.positive[positive], self.negative[negative]
+        # Nobody holds place 0, which thus becomes the point "nothing accepted".
+        counts = (np.bincount(place, minlength=self.distinct + 1) for place in places)
+        return Curve(*(count.cumsum(dtype=np.float64) for count in counts))
+
+
+def rank(score: Tensor, positive: Tensor, name: str = "score", flag: str = "positive") -> Ranking:
+    """Sort once; errors call the arguments `name` and `flag`."""
+    values = _numbers(score, name)
+    mask = _flags(positive, flag, len(values))
+    if mask.all() or not mask.any():
+        found = f"{flag} is {mask[0]} for all {len(mask)} samples"
+        raise ValueError(f"{found}: both classes must be present (a ranking metric compares them)")
+    order = np.argsort(-values)
+    falling = values[order]
+    place = np.empty(len(values), np.intp)
+    place[order] = np.concatenate(([True], falling[1:] != falling[:-1])).cumsum()
+    return Ranking(place[mask], place[~mask], int(place[order[-1]]))
+
+
+def accuracy(probs: Tensor, y: Tensor) -> float:
+    """Share of samples whose most probable class is y."""
+    if probs.ndim != 2 or y.shape != probs.shape[:1]:
+        found = f"probs has shape {tuple(probs.shape)} and y {tuple(y.shape)}"
+        raise ValueError(f"{found}: they must be (samples, classes) and (samples,)")
+    _numbers(probs.flatten(), "probs")
+    return int((probs.argmax(1).cpu() == y.cpu()).sum()) / len(y)
+
+
+def auroc(score: Tensor, positive: Tensor) -> float:
+    """Area under the ROC curve, ties counted half. For S/F: score = aleatoric, positive = wrong."""
+    return rank(score, positive).curve().auroc()
+
+
+def aupr(score: Tensor, positive: Tensor) -> float:
+    """Area under the precision-recall curve by the trapezoid rule, as in the paper's tables."""
+    return rank(score, positive).curve().aupr()
+
+
+def average_precision(score: Tensor, positive: Tensor) -> float:
+    """Area under the precision-recall steps, as peers report it; heavy ties part it from `aupr`."""
+    return rank(score, positive).curve().average_precision()
+
+
+def fpr_at_tpr(score: Tensor, positive: Tensor, tpr: float = 0.95) -> float:
+    """Share of negatives at or above the highest score that keeps a share >= tpr of the positives."""
+    if not 0 < tpr <= 1:
+        raise ValueError(f"tpr = {tpr}: must be above 0 and at most 1 (a share of the positives)")
+    return rank(score, positive).curve().fpr_at_tpr(tpr)
+
+
+def ood_scores(score: Tensor, is_ood: Tensor) -> dict[str, float]:
+    """The OoD columns of the paper's tables and of its peers', from one sort.
+
+    `*_out`, `fpr95_ood_positive`: OoD is positive. `*_in`, `fpr95_id_positive`: in-distribution is positive
+    and the score negated. The paper's are `auroc`, `aupr_in`, `aupr_out` and `fpr95_id_positive`.
+    """
+    return rank(score, is_ood, flag="is_ood").curve().ood_scores()
+
+
+def reliability(confidence: Tensor, correct: Tensor, bins: int = 15) -> Reliability:
+    """Samples by confidence, in bins of equal width (lo, hi] on (0, 1]; confidence 0 goes in the first."""
+    place, values, right = _bin(confidence, correct, bins)
+    counts = np.bincount(place, minlength=bins)
+    with np.errstate(invalid="ignore"):  # 0 / 0 is the NaN of an empty bin
+        means = [np.bincount(place, column, bins) / counts for column in (values, right)]
+    return Reliability(tuple(counts.tolist()), *(tuple(mean.tolist()) for mean in means))
+
+
+def calibration_error(confidence: Tensor, correct: Tensor, bins: int = 15) -> float:
+    """Expected calibration error; in the paper, of the largest class probability."""
+    return reliability(confidence, correct, bins).calibration_error()
+
+
+def bootstrap_interval(
+    statistic: Callable[..., float], sizes: Sequence[int], resamples: int = 1000, seed: int = 0
+) -> Interval:
+    """Of any statistic of samples that come in strata of these sizes, each resampled apart.
+
+    `statistic` gets one array of indices a stratum: every sample once, then draws with replacement.
+    """
+    replicates = [statistic(*draw) for draw in _draws(sizes, resamples, seed)]
+    return _interval(statistic(*(np.arange(size) for size in sizes)), replicates)
+
+
+def mean_interval(values: Tensor, resamples: int = 1000, seed: int = 0) -> Interval:
+    """Of a mean over samples: of the accuracy, where `values` flags the right predictions."""
+    numbers = _numbers(values, "values")
+    return bootstrap_interval(lambda draw: float(numbers[draw].mean()), [len(numbers)], resamples, seed)
+
+
+def auroc_interval(score: Tensor, positive: Tensor, resamples: int = 1000, seed: int = 0) -> Interval:
+    """Of `auroc`; positives and negatives are resampled apart."""
+    ranking = rank(score, positive)
+    return bootstrap_interval(lambda *draw: ranking.curve(*draw).auroc(), ranking.sizes(), resamples, seed)
+
+
+def ood_intervals(score: Tensor, is_ood: Tensor, resamples: int = 1000, seed: int = 0) -> dict[str, Interval]:
+    """Of `ood_scores`, all from the same resamples; in- and out-of-distribution are resampled apart."""
+    ranking = rank(score, is_ood, flag="is_ood")
+    replicates = [ranking.curve(*draw).ood_scores() for draw in _draws(ranking.sizes(), resamples, seed)]
+    estimates = ranking.curve().ood_scores()
+    return {name: _interval(value, [r[name] for r in replicates]) for name, value in estimates.items()}
+
+
+def calibration_interval(
+    confidence: Tensor, correct: Tensor, bins: int = 15, resamples: int = 1000, seed: int = 0
+) -> Interval:
+    """Of `calibration_error`, which noise only adds to: near 0 the interval may lie above the estimate."""
+    place, values, right = _bin(confidence, correct, bins)
+    gap = right - values
+
+    def error(draw: Indices) -> float:
+        # n_bin * |accuracy - confidence| is the absolute sum of the bin's gaps: no mean is needed.
+        return float(np.abs(np.bincount(place[draw], gap[draw])).sum() / len(draw))
+
+    return bootstrap_interval(error, [len(values)], resamples, seed)
+
+
+def paired_bootstrap(
+    first: Tensor, second: Tensor, is_ood: Tensor, resamples: int = 1000, seed: int = 0
+) -> Comparison:
+    """Do two methods differ in AUROC on the same samples? Both see the same resamples.
+
+    `is_ood` may be any flag the scores rank, such as "prediction is wrong". One is added to the count of
+    resamples in a tail, so that the p-value is never 0.
+    """
+    a, b = rank(first, is_ood, "first", "is_ood"), rank(second, is_ood, "second", "is_ood")
+
+    def difference(*draw: Indices) -> float:
+        return a.curve(*draw).auroc() - b.curve(*draw).auroc()
+
+    replicates = [difference(*draw) for draw in _draws(a.sizes(), resamples, seed)]
+    tail = min(np.less_equal(replicates, 0).sum(), np.greater_equal(replicates, 0).sum())
+    p_value = float(min(1.0, 2 * (tail + 1) / (resamples + 1)))
+    return Comparison(_interval(difference(), replicates), p_value)
+
+
+def _draws(sizes: Sequence[int], resamples: int, seed: int) -> Iterator[tuple[Indices, ...]]:
+    """One resample at a time: its counts fit the processor's cache, and memory does not grow."""
+    if resamples < 1:
+        raise ValueError(f"resamples = {resamples}: must be at least 1 (1000 is usual)")
+    generator = np.random.default_rng(seed)
+    for _ in range(resamples):
+        yield tuple(generator.integers(0, size, size, dtype=np.intp) for size in sizes)
+
+
+def _interval(estimate: float, replicates: Sequence[float]) -> Interval:
+    low, high = np.quantile(replicates, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(estimate, float(low), float(high))
+
+
+def _bin(confidence: Tensor, correct: Tensor, bins: int) -> tuple[Indices, Floats, Bools]:
+    """Each sample's bin, confidence and success; bin k, from 0, is (k / bins, (k + 1) / bins]."""
+    if bins < 1:
+        raise ValueError(f"bins = {bins}: must be at least 1 (15 in the paper)")
+    values = _numbers(confidence, "confidence")
+    worst = values[np.argmax(np.abs(values - 0.5))]
+    if not -1e-6 <= worst <= 1 + 1e-6:  # float32 sums of probabilities may pass 1 by this much
+        raise ValueError(f"confidence = {worst}: must be between 0 and 1 (take probabilities, not logits)")
+    values = np.clip(values, 0, 1)
+    upper_edges = np.arange(1, bins + 1) / bins
+    return np.searchsorted(upper_edges, values), values, _flags(correct, "correct", len(values))
+
+
+def _numbers(values: Tensor, name: str) -> Floats:
+    if values.ndim != 1 or not len(values):
+        raise ValueError(f"{name} has shape {tuple(values.shape)}: must be (samples,), with a sample or more")
+    numbers: Floats = values.detach().cpu().double().numpy()
+    if nans := np.count_nonzero(np.isnan(numbers)):
+        found = f"{name} has {nans} NaN of {len(numbers)}"
+        raise ValueError(f"{found}: every {name} must be a number (did training diverge?)")
+    return numbers
+
+
+def _flags(flags: Tensor, name: str, length: int) -> Bools:
+    if flags.dtype != torch.bool or flags.shape != (length,):
+        found = f"{name} is {flags.dtype} of shape {tuple(flags.shape)}"
+        raise ValueError(f"{found}: must be torch.bool of shape ({length},) (one flag for each sample)")
+    return np.asarray(flags.cpu())

@@ -1,0 +1,1 @@
+"""Networks: classifiers, conditional autoencoders, generator and critic. Sizes come in as numbers."""

@@ -1,0 +1,88 @@
+"""Conditional autoencoders: the latent space in which the generator works."""
+
+from typing import cast
+
+from torch import Tensor, nn
+
+from uqgan.models.layers import with_label, with_label_planes
+from uqgan.shapes import Codes, Images, Labels
+
+
+class Autoencoder(nn.Module):
+    """A: images to codes and back, given the class."""
+
+    dim: int
+
+    def encode(self, x: Images, y: Labels) -> Codes:
+        raise NotImplementedError
+
+    def decode_logits(self, z: Codes, y: Labels) -> Tensor:
+        raise NotImplementedError
+
+    def decode(self, z: Codes, y: Labels) -> Images:
+        """Pixels in [0, 1]."""
+        return self.decode_logits(z, y).sigmoid()
+
+    def forward(self, x: Images, y: Labels) -> Tensor:
+        """The reconstruction's logits, as Eq. 6 takes them."""
+        return self.decode_logits(self.encode(x, y), y)
+
+
+class Identity(Autoencoder):
+    """For points in the plane: the latent space is the data space."""
+
+    def __init__(self, shape: tuple[int, ...], n_classes: int, dim: int) -> None:
+        super().__init__()
+        (self.dim,) = shape
+
+    def encode(self, x: Images, y: Labels) -> Codes:
+        return x
+
+    def decode(self, z: Codes, y: Labels) -> Images:
+        return z
+
+
+class SmallAutoencoder(Autoencoder):
+    """Two strided convolutions each way, for MNIST-like images of 32 × 32 pixels."""
+
+    def __init__(self, shape: tuple[int, ...], n_classes: int, dim: int) -> None:
+        super().__init__()
+        channels, height, width = shape
+        inner = (64, height // 4, width // 4)
+        size = inner[0] * inner[1] * inner[2]
+        self.dim, self.n_classes = dim, n_classes
+        self.encoder = nn.Sequential(
+            nn.Conv2d(channels + n_classes, 32, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(size, dim),
+        )
+        self.decoder = nn.Sequential(
+            nn.Linear(dim + n_classes, size),
+            nn.ReLU(),
+            nn.Unflatten(1, inner),
+            nn.ConvTranspose2d(64, 32, 3, stride=2, padding=1, output_padding=1),
+            nn.ReLU(),
+            nn.ConvTranspose2d(32, 64, 3, stride=2, padding=1, output_padding=1),
+            nn.ReLU(),
+            nn.ConvTranspose2d(64, channels, 3, padding=1),
+        )
+
+    def encode(self, x: Images, y: Labels) -> Codes:
+        return cast(Tensor, self.encoder(with_label_planes(x, y, self.n_classes)))
+
+    def decode_logits(self, z: Codes, y: Labels) -> Tensor:
+        return cast(Tensor, self.decoder(with_label(z, y, self.n_classes)))
+
+
+AUTOENCODERS: dict[str, type[Identity] | type[SmallAutoencoder]] = {
+    "identity": Identity,
+    "small": SmallAutoencoder,
+}
+
+
+def make_autoencoder(kind: str, shape: tuple[int, ...], n_classes: int, dim: int) -> Autoencoder:
+    """The autoencoder of that kind for inputs of `shape`, with codes of size `dim`."""
+    return AUTOENCODERS[kind](shape, n_classes, dim)

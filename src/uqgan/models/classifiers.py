@@ -1,0 +1,47 @@
+"""Classifiers: x → one logit a class."""
+
+import math
+
+from torch import nn
+
+from uqgan.models.layers import dropout
+
+
+class MLP(nn.Sequential):
+    """Three hidden layers of 512, for points in the plane."""
+
+    def __init__(self, shape: tuple[int, ...], n_classes: int, p: float = 0.0, width: int = 512) -> None:
+        inputs = math.prod(shape)
+        hidden = [
+            layer
+            for a, b in ((inputs, width), (width, width), (width, width))
+            for layer in (nn.Linear(a, b), dropout(p), nn.LeakyReLU())
+        ]
+        super().__init__(nn.Flatten(), *hidden, nn.Linear(width, n_classes))
+
+
+class LeNet(nn.Sequential):
+    """LeNet-5 for 32 × 32 pixels."""
+
+    def __init__(self, shape: tuple[int, ...], n_classes: int, p: float = 0.0) -> None:
+        channels, *_ = shape
+
+        def block(layer: nn.Module, *after: nn.Module) -> list[nn.Module]:
+            return [layer, dropout(p), nn.ReLU(), *after]
+
+        super().__init__(
+            *block(nn.Conv2d(channels, 6, 5), nn.MaxPool2d(2)),
+            *block(nn.Conv2d(6, 16, 5), nn.MaxPool2d(2)),
+            nn.Flatten(),
+            *block(nn.Linear(400, 120)),
+            *block(nn.Linear(120, 84)),
+            nn.Linear(84, n_classes),
+        )
+
+
+CLASSIFIERS = {"mlp": MLP, "lenet": LeNet}
+
+
+def make_classifier(kind: str, shape: tuple[int, ...], n_classes: int, p: float = 0.0) -> nn.Module:
+    """The classifier of that kind for inputs of `shape`, with dropout `p` if any."""
+    return CLASSIFIERS[kind](shape, n_classes, p)

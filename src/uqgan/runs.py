@@ -1,0 +1,152 @@
+"""A run's folder: config.yaml, weights.safetensors, log.jsonl, about.json, and scores.json once it is evaluated."""
+
+import json
+import platform
+import shutil
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+
+from uqgan.config import Config, parse
+from uqgan.errors import UsageError
+from uqgan.files import sha256, write_bytes, write_json, write_text
+from uqgan.methods import METHODS, Predictor
+
+CONFIG, WEIGHTS, LOG, ABOUT, SCORES = "config.yaml", "weights.safetensors", "log.jsonl", "about.json", "scores.json"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run is: enough to train it again, and to build its networks without its data."""
+
+    task: str
+    method: str
+    seed: int
+    shape: tuple[int, ...]
+    class_names: tuple[str, ...]
+    config: Config
+
+    def write(self, folder: Path) -> None:
+        tree = {
+            "task": self.task,
+            "method": self.method,
+            "seed": self.seed,
+            "shape": list(self.shape),
+            "class_names": list(self.class_names),
+            "settings": self.config.model_dump(),
+        }
+        write_text(folder / CONFIG, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
+
+    @staticmethod
+    def read(folder: Path) -> "Plan":
+        tree = yaml.safe_load(_read(folder, CONFIG).decode())
+        try:
+            if tree["method"] not in METHODS:
+                raise UsageError(f"{folder / CONFIG}: method = {tree['method']}: unknown to this version of uqgan")
+            return Plan(
+                task=str(tree["task"]),
+                method=tree["method"],
+                seed=int(tree["seed"]),
+                shape=tuple(tree["shape"]),
+                class_names=tuple(tree["class_names"]),
+                config=parse(tree["settings"]),
+            )
+        except (KeyError, TypeError) as error:
+            raise UsageError(f"{folder / CONFIG}: damaged, {error} (train the run again)") from None
+
+    def assemble(self) -> Predictor:
+        """Its networks, not trained."""
+        return METHODS[self.method].assemble(self.shape, len(self.class_names), self.config)
+
+
+@dataclass(frozen=True)
+class Record:
+    """All that a finished run left: its plan, its trained networks, its log, and the circumstances."""
+
+    plan: Plan
+    predictor: Predictor
+    log: list[dict[str, Any]]
+    about: dict[str, Any]
+
+    def write(self, folder: Path) -> None:
+        """The folder of this run; about.json comes last, so a folder that has it is whole."""
+        self.plan.write(folder)
+        weights = {key: tensor.cpu().contiguous() for key, tensor in self.predictor.state_dict().items()}
+        write_bytes(folder / WEIGHTS, save_tensors(weights))
+        write_text(folder / LOG, "".join(json.dumps(row) + "\n" for row in self.log))
+        write_json(folder / ABOUT, self.about | {"weights_sha256": sha256(folder / WEIGHTS)})
+        if self.about["finished"]:
+            shutil.rmtree(folder / "resume", ignore_errors=True)
+
+    @staticmethod
+    def read(folder: Path) -> "Record":
+        """The run in that folder, bit for bit as it was trained."""
+        if not folder.is_dir():
+            raise UsageError(f"run = {folder}: no such folder")
+        plan = Plan.read(folder)
+        if not (folder / ABOUT).exists() and (folder / "resume").exists():
+            raise UsageError(f"run = {folder}: its training has not finished (uqgan train … --resume)")
+        about = json.loads(_read(folder, ABOUT))
+        log = [json.loads(line) for line in _read(folder, LOG).splitlines()]
+        data = _read(folder, WEIGHTS)
+        if sha256(folder / WEIGHTS) != about.get("weights_sha256"):
+            raise UsageError(f"{folder / WEIGHTS}: damaged, its sha256 is not the one in {ABOUT} (train it again)")
+        predictor = plan.assemble()
+        try:
+            predictor.load_state_dict(load_tensors(data))
+        except Exception as error:
+            raise UsageError(f"{folder / WEIGHTS}: does not fit {CONFIG} ({str(error).splitlines()[0]})") from None
+        return Record(plan, predictor, log, about)
+
+
+def holds_run(folder: Path) -> bool:
+    """Whether a folder holds a run, finished or not."""
+    return (folder / CONFIG).exists()
+
+
+def circumstances(device: torch.device, seconds: float, stopped: str | None) -> dict[str, Any]:
+    """What a result depends on beside its settings."""
+    return {
+        "finished": stopped is None,
+        "stopped": stopped,
+        "device": describe(device),
+        "threads": torch.get_num_threads(),
+        "seconds": round(seconds, 1),
+        "command": " ".join(["uqgan", *sys.argv[1:]]) if Path(sys.argv[0]).stem == "uqgan" else None,
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    packages = ("uqgan", "torch", "numpy", "scikit-learn", "safetensors", "pydantic")
+    return {"python": platform.python_version()} | {name: _version(name) for name in packages}
+
+
+def describe(device: torch.device) -> str:
+    """A device in words."""
+    if device.type == "cuda":
+        return f"cuda ({torch.cuda.get_device_name(device)})"
+    return f"{device.type} ({platform.processor() or platform.machine()})"
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _read(folder: Path, name: str) -> bytes:
+    try:
+        return (folder / name).read_bytes()
+    except FileNotFoundError:
+        raise UsageError(f"run = {folder}: not a whole run, {name} is missing") from None
+    except OSError as error:
+        raise UsageError(f"{folder / name}: cannot be read ({error.strerror})") from None

@@ -1,0 +1,119 @@
+"""From logits to what a method says about a sample: class probabilities and two uncertainties (Eqs. 2-5).
+
+All in log space, where Eq. 2 is a shift and Eq. 3 a softmax, so nothing saturates and no ε is needed
+(decision 0004). Entropies are in nats; larger means more uncertain (decision 0005).
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from uqgan.shapes import DrawnLogits, Prior, Probs, Scores
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What every method says about a batch; larger means more uncertain."""
+
+    probs: Probs
+    """p̂(y|x)."""
+    aleatoric: Scores
+    """How torn between the known classes: the score for success or failure."""
+    epistemic: Scores
+    """How foreign to all of them: the score for out-of-distribution (Eq. 4 for one-vs-all readings)."""
+    foreignness: Scores
+    """1 - Σ_y C̃(i|x,y), at least 0: unlike Eq. 4 it is 0 for every mixture of known classes (decision 0008)."""
+    spread: Scores | None = None
+    """Σ_y of the standard deviation of p̂(y|x) over the draws, where there are several."""
+
+    @property
+    def labels(self) -> Tensor:
+        return self.probs.argmax(1)
+
+    def cpu(self) -> "Prediction":
+        columns = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Prediction(**{key: None if value is None else value.cpu() for key, value in columns.items()})
+
+    @staticmethod
+    def join(parts: "list[Prediction]") -> "Prediction":
+        """The predictions of consecutive batches as one."""
+        columns = {f.name: [getattr(part, f.name) for part in parts] for f in fields(Prediction)}
+        return Prediction(**{k: None if v[0] is None else torch.cat(v) for k, v in columns.items()})
+
+
+Reading = Callable[[DrawnLogits, Prior], Prediction]
+"""How a method reads its logits."""
+
+
+def log_in_class(logits: Tensor) -> Tensor:
+    """Eq. 2: log C̃(i|x,y). The re-weighting is a shift of the logit by log(n - 1)."""
+    return F.logsigmoid(logits - math.log(logits.shape[-1] - 1))
+
+
+def log_posterior(logits: Tensor, prior: Prior) -> Tensor:
+    """Eq. 3 in log space: log p̂(y|x)."""
+    return torch.log_softmax(log_in_class(logits) + prior.log(), -1)
+
+
+def posterior(logits: Tensor, prior: Prior) -> Tensor:
+    """Eq. 3: p̂(y|x)."""
+    return log_posterior(logits, prior).exp()
+
+
+def in_distribution(logits: Tensor, prior: Prior) -> Tensor:
+    """Eq. 4: C̃(i|x) = Σ_y C̃(i|x,y) p̂(y|x)."""
+    return (log_in_class(logits) + log_posterior(logits, prior)).logsumexp(-1).exp()
+
+
+def epistemic(logits: Tensor, prior: Prior) -> Tensor:
+    """C̃(o|x) = 1 - C̃(i|x), from out-of-class probabilities so that values near 0 keep their digits."""
+    log_out_of_class = F.logsigmoid(math.log(logits.shape[-1] - 1) - logits)
+    return (log_out_of_class + log_posterior(logits, prior)).logsumexp(-1).exp()
+
+
+def foreignness(logits: Tensor) -> Tensor:
+    """1 - Σ_y C̃(i|x,y), not cut at 0: 0 at Lemma 1's optimum for any mixture of the classes, 1 far from all."""
+    return 1 - log_in_class(logits).exp().sum(-1)
+
+
+def entropy(probs: Tensor) -> Tensor:
+    """Eq. 5, in nats."""
+    return torch.special.entr(probs).sum(-1)
+
+
+def read_one_vs_all(logits: DrawnLogits, prior: Prior) -> Prediction:
+    """Eqs. 2-5, each quantity averaged over the draws first."""
+    drawn = posterior(logits, prior)
+    probs = drawn.mean(0)
+    return Prediction(
+        probs=probs,
+        aleatoric=entropy(probs),
+        epistemic=epistemic(logits, prior).mean(0),
+        foreignness=foreignness(logits).mean(0).clamp(min=0),
+        spread=_spread(drawn),
+    )
+
+
+def read_max_softmax(logits: DrawnLogits, prior: Prior) -> Prediction:
+    """Softmax read by its largest probability: 1 - max p serves as both uncertainties."""
+    drawn = logits.softmax(-1)
+    probs = drawn.mean(0)
+    # 1 - max p as the sum of the others: the subtraction would tie all confident samples.
+    others = probs.sort(1).values[:, :-1].sum(1)
+    return Prediction(probs, others, others, others, _spread(drawn))
+
+
+def read_entropy(logits: DrawnLogits, prior: Prior) -> Prediction:
+    """Softmax read by the entropy of the mean over draws, which serves as both uncertainties."""
+    drawn = logits.softmax(-1)
+    probs = drawn.mean(0)
+    uncertainty = entropy(probs)
+    return Prediction(probs, uncertainty, uncertainty, uncertainty, _spread(drawn))
+
+
+def _spread(drawn: Tensor) -> Scores | None:
+    return drawn.std(0).sum(1) if len(drawn) > 1 else None
