@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import torch
 from rich.console import Console
@@ -189,7 +188,3 @@ def save_scores(folder: Path, run: Run, found: Mapping[str, Any]) -> None:
         },
     )
 
-
-def as_uint8(x: Tensor) -> npt.NDArray[np.uint8]:
-    """Pixels in [0, 1] as bytes."""
-    return (x * 255).round().clamp(0, 255).to(torch.uint8).numpy()

@@ -7,10 +7,10 @@ import difflib
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from uqgan.errors import UsageError
 
@@ -88,15 +88,6 @@ class Config(Settings):
     one_vs_all: SupervisedConfig = SupervisedConfig()
     cross_entropy: SupervisedConfig = SupervisedConfig()
 
-    @model_validator(mode="after")
-    def _networks_fit_together(self) -> Self:
-        if (self.classifier == "mlp") != (self.autoencoder.kind == "identity"):
-            raise ValueError(
-                f"classifier = {self.classifier}: does not go with autoencoder.kind = {self.autoencoder.kind} "
-                "(points take mlp and identity, images the others)"
-            )
-        return self
-
 
 def load_config(task: str, file: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
     """A task's own settings, then those of a YAML file, then the overrides (a tree of sections)."""
@@ -109,9 +100,15 @@ def load_config(task: str, file: Path | None = None, overrides: Mapping[str, Any
 
 def parse(tree: Mapping[str, Any]) -> Config:
     try:
-        return Config.model_validate(tree)
+        config = Config.model_validate(tree)
     except ValidationError as error:
         raise UsageError("; ".join(explain(error))) from None
+    if (config.classifier == "mlp") != (config.autoencoder.kind == "identity"):
+        raise UsageError(
+            f"classifier = {config.classifier}: does not go with autoencoder.kind = {config.autoencoder.kind} "
+            "(points take mlp and identity, images the others)"
+        )
+    return config
 
 
 def task_settings(task: str) -> dict[str, Any]:

@@ -1,0 +1,44 @@
+# Two commands do everything on a fresh machine with Python >= 3.11 and make: `make demo` and `make test`.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+DEV    := $(VENV)/.ready-dev
+
+.PHONY: demo test check docs bench clean
+
+demo: $(READY)
+	$(BIN)/uqgan demo --output demo
+
+test: $(DEV)
+	$(BIN)/pytest
+
+check: $(DEV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest
+
+docs: $(DEV)
+	$(BIN)/mkdocs build --strict --quiet
+
+bench: $(DEV)
+	$(BIN)/python benchmarks/losses.py
+	$(BIN)/python benchmarks/metrics.py
+
+clean:
+	rm -rf $(VENV) demo site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "uqgan needs Python 3.11 or newer: make PYTHON=python3.12 ..." >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+
+$(READY): pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(DEV): pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(READY) $@

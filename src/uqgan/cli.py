@@ -1,0 +1,364 @@
+"""The commands. They parse, say what happens, and call the rooms below; no maths here."""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import cyclopts
+from cyclopts import App, Group, Parameter
+from pydantic import ValidationError
+from rich.console import Console
+from rich.table import Table
+
+from uqgan import __version__
+from uqgan.config import Config, explain, load_config
+from uqgan.errors import RunFailed, UsageError
+
+if TYPE_CHECKING:
+    from uqgan.api import Run
+
+app = App(
+    name="uqgan",
+    version=__version__,
+    help="Classifiers that say what a picture is, how torn they are, and how foreign it is to them.",
+    help_format="plaintext",
+    default_parameter=Parameter(negative=()),
+    result_action="return_value",
+)
+
+QUIET = Group("Output")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Voice:
+    """How much a command says."""
+
+    quiet: Annotated[bool, Parameter(("--quiet", "-q"), group=QUIET)] = False
+    """Say nothing but results and errors."""
+    verbose: Annotated[bool, Parameter(("--verbose", "-v"), group=QUIET)] = False
+    """Say more; errors with their traceback."""
+
+    def console(self) -> Console:
+        return Console(stderr=True, quiet=self.quiet, highlight=False)
+
+
+Overrides = Annotated[Config | None, Parameter(name="*", group=Group("Settings (defaults are the task's own)"))]
+Json = Annotated[bool, Parameter("--json", group=QUIET)]
+
+
+@app.command
+def train(
+    task: str,
+    /,
+    *,
+    method: str = "uqgan",
+    seed: int = 0,
+    output: Annotated[Path | None, Parameter(("--output", "-o"))] = None,
+    config: Path | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    device: str = "auto",
+    max_minutes: Annotated[float | None, Parameter(validator=cyclopts.validators.Number(gt=0))] = None,
+    settings: Overrides = None,
+    voice: Voice = Voice(),
+) -> None:
+    """Train a method on a task and save the run.
+
+    Parameters
+    ----------
+    task
+        One of `uqgan tasks`; `digits+0,2-4` chooses other classes.
+    method
+        One of `uqgan methods`.
+    seed
+        The same seed gives the same run on the CPU.
+    output
+        Folder of the run; runs/TASK/METHOD/seed-SEED if not given.
+    config
+        A YAML file with settings by section.
+    resume
+        Go on where a stopped or killed run was saved last.
+    overwrite
+        Replace the run in that folder.
+    device
+        auto, cpu, cuda or mps.
+    max_minutes
+        Stop after so long and keep the best classifier so far; --resume goes on.
+    """
+    from uqgan import api
+
+    chosen = load_config(task, config, settings.model_dump(exclude_unset=True) if settings else None)
+    folder = output or Path("runs") / task / method / f"seed-{seed}"
+    data = api.load_task(task)
+    if overwrite and not resume:
+        remove_run(folder)
+    console = voice.console()
+    if voice.verbose:
+        console.print_json(chosen.model_dump_json())
+    run = api.fit(method, data, seed, chosen, folder, resume, device, max_minutes, console)
+    stopped = run.record.about["stopped"]
+    if stopped:
+        console.print(f"{stopped}: the best classifier so far is kept; go on with --resume")
+    found = run.evaluate()
+    api.save_scores(folder, run, found)
+    show_scores(found, voice)
+    console.print(f"saved in {folder}; a page about it: uqgan report {folder}")
+
+
+@app.command
+def evaluate(run: Path, /, *, device: str = "auto", as_json: Json = False, voice: Voice = Voice()) -> None:
+    """Test a run: the paper's columns for each OoD set, with 95 % intervals; kept in its scores.json.
+
+    Parameters
+    ----------
+    run
+        Folder of a run.
+    device
+        auto, cpu, cuda or mps.
+    as_json
+        Print JSON.
+    """
+    from uqgan import api
+
+    loaded = api.load(run, device)
+    found = loaded.evaluate()
+    api.save_scores(run, loaded, found)
+    if as_json:
+        print_json(found)
+    else:
+        show_scores(found, voice)
+
+
+@app.command
+def report(
+    runs: list[Path],
+    /,
+    *,
+    output: Annotated[Path, Parameter(("--output", "-o"))] = Path("report.html"),
+    voice: Voice = Voice(),
+) -> None:
+    """Write one HTML page about runs: scores, maps, curves, galleries.
+
+    Parameters
+    ----------
+    runs
+        Folders of runs.
+    output
+        The page.
+    """
+    from uqgan import api
+    from uqgan.report import Chapter, write_report
+
+    chapters = []
+    for folder in runs:
+        run = api.load(folder)
+        outputs = run.outputs()
+        chapters.append(Chapter(run.record, run.task, outputs, api.evaluate(outputs)))
+    write_report(chapters, output)
+    voice.console().print(f"wrote {output}")
+
+
+@app.command
+def generate(
+    run: Path,
+    /,
+    *,
+    label: Annotated[str, Parameter("--class")],
+    n: Annotated[int, Parameter(("--number", "-n"))] = 16,
+    seed: int = 0,
+    output: Annotated[Path | None, Parameter(("--output", "-o"))] = None,
+    voice: Voice = Voice(),
+) -> None:
+    """Make out-of-class examples of a class: a PNG sheet of pictures, or a CSV file of points.
+
+    Parameters
+    ----------
+    run
+        Folder of a run of uqgan or uqgan-mc.
+    label
+        Name or number of the class.
+    n
+        How many.
+    seed
+        The same seed gives the same examples.
+    output
+        The file to write; class-LABEL.png or .csv in the run's folder if not given.
+    """
+    from uqgan import api
+    from uqgan.plots import sheet_png
+    from uqgan.files import write_bytes
+
+    loaded = api.load(run)
+    examples = loaded.generate(int(label) if label.isdigit() and label not in loaded.class_names else label, n, seed)
+    file = output or run / f"class-{label}.{'csv' if examples.ndim == 2 else 'png'}"
+    if examples.ndim == 2:
+        rows = "".join(",".join(f"{value:.6g}" for value in point) + "\n" for point in examples.tolist())
+        write_bytes(file, b"x,y\n" + rows.encode())
+    else:
+        write_bytes(file, sheet_png(examples))
+    voice.console().print(f"wrote {file}")
+
+
+@app.command
+def demo(
+    *,
+    output: Annotated[Path, Parameter(("--output", "-o"))] = Path("demo"),
+    voice: Voice = Voice(),
+) -> None:
+    """Train on embedded data, minutes on a CPU, and end in an HTML report.
+
+    Parameters
+    ----------
+    output
+        Folder for the runs and the report. A demo that was interrupted goes on where it was.
+    """
+    from uqgan.demo import run_demo
+
+    page = run_demo(output, voice.console())
+    voice.console().print(f"open {page} in a browser")
+
+
+@app.command
+def methods(*, as_json: Json = False) -> None:
+    """List the methods.
+
+    Parameters
+    ----------
+    as_json
+        Print JSON.
+    """
+    from uqgan.methods import METHODS
+
+    rows = [
+        {"name": name, "title": m.title, "recipe": recipe_name(m), "reading": m.reading.__name__, "passes": m.passes}
+        for name, m in METHODS.items()
+    ]
+    show_rows(rows, as_json)
+
+
+@app.command
+def tasks(*, as_json: Json = False) -> None:
+    """List the tasks.
+
+    Parameters
+    ----------
+    as_json
+        Print JSON.
+    """
+    from uqgan.data.tasks import TASKS
+
+    show_rows([{"name": name, "title": title} for name, title in TASKS.items()], as_json)
+
+
+@app.command
+def doctor(*, as_json: Json = False) -> None:
+    """Say what this machine has: versions, devices, optional packages.
+
+    Parameters
+    ----------
+    as_json
+        Print JSON.
+    """
+    import importlib.util
+    import os
+
+    import torch
+
+    from uqgan.acceleration import choose_device
+    from uqgan.runs import describe, versions
+
+    rows = [{"what": name, "found": version} for name, version in versions().items()]
+    rows += [
+        {"what": "device", "found": describe(choose_device())},
+        {"what": "cores", "found": f"{os.cpu_count()} ({torch.get_num_threads()} threads in use)"},
+    ]
+    extras = {"tensorboard": "curves", "huggingface_hub": "hf", "ray": "cluster", "fastapi": "serve", "onnx": "onnx"}
+    rows += [
+        {"what": name, "found": "installed" if importlib.util.find_spec(name) else f"not installed ({extra})"}
+        for name, extra in extras.items()
+    ]
+    show_rows(rows, as_json)
+
+
+def recipe_name(method: Any) -> str:
+    return str(method.recipe.__name__.rpartition(".")[2])
+
+
+def remove_run(folder: Path) -> None:
+    """Only what a run consists of; a folder that holds no run is left alone."""
+    import shutil
+
+    from uqgan.runs import holds_run
+
+    if holds_run(folder):
+        shutil.rmtree(folder)
+
+
+def show_scores(found: dict[str, Any], voice: Voice) -> None:
+    """A run's scores as a table on standard output."""
+    scores, intervals = found["scores"], found["intervals"]
+
+    def cell(value: float | None, ends: list[float] | None) -> str:
+        if value is None:
+            return "–"
+        return f"{100 * value:.2f}" + (f" ({100 * ends[0]:.1f} – {100 * ends[1]:.1f})" if ends else "")
+
+    table = Table("%", "value (95 % interval)", title="known classes", title_justify="left")
+    for key, title in (("accuracy", "accuracy"), ("auroc_sf", "AUROC success/failure"), ("ece", "ECE")):
+        table.add_row(title, cell(scores[key], intervals[key]))
+    out = Console(highlight=False)
+    out.print(table)
+    table = Table("%", "AUROC", "AUROC by foreignness", "FPR95 (known positive)", title="OoD sets", title_justify="left")
+    for name, row in scores["sets"].items():
+        ends, other = intervals["sets"][name], scores["foreignness"][name]["auroc"]
+        table.add_row(
+            name,
+            cell(row["auroc"], ends["auroc"]),
+            cell(other, intervals["foreignness"][name]["auroc"]),
+            cell(row["fpr95_id_positive"], ends["fpr95_id_positive"]),
+        )
+    out.print(table)
+
+
+def show_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        print_json(rows)
+        return
+    table = Table(*rows[0], box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*map(str, row.values()))
+    Console(highlight=False).print(table)
+
+
+def print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def fail(sentence: str, status: int) -> NoReturn:
+    sys.stderr.write(f"uqgan: {sentence}\n")
+    raise SystemExit(status)
+
+
+def main() -> None:
+    """Run a command; what a person can mend is one sentence on standard error."""
+    verbose = "-v" in sys.argv or "--verbose" in sys.argv
+    try:
+        app(print_error=False, exit_on_error=False)
+    except cyclopts.CycloptsError as error:
+        cause = error.__cause__ or error.__context__
+        if isinstance(cause, ValidationError):
+            fail("; ".join(explain(cause)), 2)
+        fail(" ".join(str(error).split()), 2)
+    except ValidationError as error:
+        fail("; ".join(explain(error)), 2)
+    except (UsageError, RunFailed) as error:
+        if verbose:
+            raise
+        fail(str(error), 2 if isinstance(error, UsageError) else 1)
+    except KeyboardInterrupt:
+        fail("stopped", 130)
+    except BrokenPipeError:
+        sys.stderr.close()

@@ -1,0 +1,37 @@
+"""`uqgan demo`: a few runs on embedded data, and a page about them."""
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from uqgan import api
+from uqgan.report import Chapter, write_report
+from uqgan.runs import ABOUT, holds_run
+
+RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "gaussians": ("uqgan", "gaussians-overlap", {}),
+    "digits": ("uqgan", "digits", {}),
+    "digits-one-vs-all": ("one-vs-all", "digits", {}),
+}
+"""Folder → method, task, settings."""
+
+
+def run_demo(folder: Path, console: Console) -> Path:
+    """Train what isn't trained yet, then write the page; gives its place."""
+    chapters = []
+    for step, (name, (method, task, settings)) in enumerate(RUNS.items(), 1):
+        console.print(f"[{step}/{len(RUNS)}] {method} on {task}", markup=False)
+        run = finish(folder / name, method, task, settings, console)
+        outputs = run.outputs()
+        chapters.append(Chapter(run.record, run.task, outputs, api.evaluate(outputs)))
+    page = folder / "report.html"
+    write_report(chapters, page, "uqgan demo")
+    return page
+
+
+def finish(folder: Path, method: str, task: str, settings: dict[str, Any], console: Console) -> api.Run:
+    """That run, loaded if it is there and trained to its end if not."""
+    if (folder / ABOUT).exists():
+        return api.load(folder)
+    return api.fit(method, task, folder=folder, resume=holds_run(folder), console=console, **settings)
