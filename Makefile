@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 DEV    := $(VENV)/.ready-dev
 
-.PHONY: demo test check docs bench clean
+.PHONY: demo test check lint docs bench clean
 
 demo: $(READY)
 	$(BIN)/uqgan demo --output demo
@@ -13,12 +13,13 @@ demo: $(READY)
 test: $(DEV)
 	$(BIN)/pytest
 
-check: $(DEV)
+check: lint test
+
+lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest
 
 docs: $(DEV)
 	$(BIN)/mkdocs build --strict --quiet

@@ -187,4 +187,3 @@ def save_scores(folder: Path, run: Run, found: Mapping[str, Any]) -> None:
             **{key: about[key] for key in ("versions", "command", "device", "seconds")},
         },
     )
-

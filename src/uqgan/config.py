@@ -141,7 +141,7 @@ def explain(error: ValidationError) -> list[str]:
 
 
 def suggest(word: str, known: list[str]) -> str:
-    """ '; did you mean x?' where something known comes close, else ''."""
+    """'; did you mean x?' where something known comes close, else ''."""
     close = difflib.get_close_matches(word, known, n=1)
     return f"; did you mean {close[0]}?" if close else ""
 

@@ -4,7 +4,7 @@ Everything takes logits. Signs are those of a loss: each of these functions is m
 """
 
 import math
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +13,7 @@ from torch import Tensor
 from uqgan.shapes import Codes, Images, Labels, Logits, Prior, Scalar
 
 
+@runtime_checkable
 class Critic(Protocol):
     """D(z|y), with its slope ∇_z D(z|y) as a function of its weights."""
 

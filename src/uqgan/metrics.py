@@ -235,9 +235,7 @@ def calibration_interval(
     return bootstrap_interval(error, [len(values)], resamples, seed)
 
 
-def paired_bootstrap(
-    first: Tensor, second: Tensor, is_ood: Tensor, resamples: int = 1000, seed: int = 0
-) -> Comparison:
+def paired_bootstrap(first: Tensor, second: Tensor, is_ood: Tensor, resamples: int = 1000, seed: int = 0) -> Comparison:
     """Do two methods differ in AUROC on the same samples? Both see the same resamples.
 
     `is_ood` may be any flag the scores rank, such as "prediction is wrong". One is added to the count of

@@ -25,7 +25,9 @@ class Gaussians:
         mode = torch.arange(n)[permutation(n, int(torch.randint(2**31, (), generator=generator)))]
         mode = mode % len(self.means)
         noise = torch.randn(n, 2, generator=generator)
-        return Dataset(torch.tensor(self.means, dtype=torch.float)[mode] + self.std * noise, torch.tensor(self.classes)[mode])
+        return Dataset(
+            torch.tensor(self.means, dtype=torch.float)[mode] + self.std * noise, torch.tensor(self.classes)[mode]
+        )
 
     def posterior(self, x: Tensor) -> Probs:
         """The true p(y|x)."""

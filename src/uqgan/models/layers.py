@@ -23,7 +23,7 @@ def dropout(p: float) -> nn.Module:
     return Dropout(p) if p > 0 else nn.Identity()
 
 
-def with_label(z: Codes, y: Labels, n_classes: int) -> Codes:
+def with_label(z: Codes, y: Labels, n_classes: int) -> Tensor:
     """A code with its label behind it, one-hot."""
     return torch.cat([z, F.one_hot(y, n_classes).to(z.dtype)], 1)
 

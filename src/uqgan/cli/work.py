@@ -1,52 +1,18 @@
-"""The commands. They parse, say what happens, and call the rooms below; no maths here."""
+"""Commands that train, test, and show: train, evaluate, report, generate, demo."""
 
-import json
-import sys
-from dataclasses import dataclass
+import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any
 
-import cyclopts
-from cyclopts import App, Group, Parameter
-from pydantic import ValidationError
+from cyclopts import Group, Parameter
+from cyclopts.validators import Number
 from rich.console import Console
 from rich.table import Table
 
-from uqgan import __version__
-from uqgan.config import Config, explain, load_config
-from uqgan.errors import RunFailed, UsageError
+from uqgan.cli.app import Json, Voice, app, print_json
+from uqgan.config import Config, load_config
 
-if TYPE_CHECKING:
-    from uqgan.api import Run
-
-app = App(
-    name="uqgan",
-    version=__version__,
-    help="Classifiers that say what a picture is, how torn they are, and how foreign it is to them.",
-    help_format="plaintext",
-    default_parameter=Parameter(negative=()),
-    result_action="return_value",
-)
-
-QUIET = Group("Output")
-
-
-@Parameter(name="*")
-@dataclass(frozen=True)
-class Voice:
-    """How much a command says."""
-
-    quiet: Annotated[bool, Parameter(("--quiet", "-q"), group=QUIET)] = False
-    """Say nothing but results and errors."""
-    verbose: Annotated[bool, Parameter(("--verbose", "-v"), group=QUIET)] = False
-    """Say more; errors with their traceback."""
-
-    def console(self) -> Console:
-        return Console(stderr=True, quiet=self.quiet, highlight=False)
-
-
-Overrides = Annotated[Config | None, Parameter(name="*", group=Group("Settings (defaults are the task's own)"))]
-Json = Annotated[bool, Parameter("--json", group=QUIET)]
+Overrides = Annotated[Config | None, Parameter(name="*", group=Group("Settings (a task may have defaults of its own)"))]
 
 
 @app.command
@@ -61,7 +27,7 @@ def train(
     resume: bool = False,
     overwrite: bool = False,
     device: str = "auto",
-    max_minutes: Annotated[float | None, Parameter(validator=cyclopts.validators.Number(gt=0))] = None,
+    max_minutes: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
     settings: Overrides = None,
     voice: Voice = Voice(),
 ) -> None:
@@ -104,7 +70,7 @@ def train(
         console.print(f"{stopped}: the best classifier so far is kept; go on with --resume")
     found = run.evaluate()
     api.save_scores(folder, run, found)
-    show_scores(found, voice)
+    show_scores(found)
     console.print(f"saved in {folder}; a page about it: uqgan report {folder}")
 
 
@@ -129,7 +95,7 @@ def evaluate(run: Path, /, *, device: str = "auto", as_json: Json = False, voice
     if as_json:
         print_json(found)
     else:
-        show_scores(found, voice)
+        show_scores(found)
 
 
 @app.command
@@ -188,8 +154,8 @@ def generate(
         The file to write; class-LABEL.png or .csv in the run's folder if not given.
     """
     from uqgan import api
-    from uqgan.plots import sheet_png
     from uqgan.files import write_bytes
+    from uqgan.plots import sheet_png
 
     loaded = api.load(run)
     examples = loaded.generate(int(label) if label.isdigit() and label not in loaded.class_names else label, n, seed)
@@ -221,83 +187,15 @@ def demo(
     voice.console().print(f"open {page} in a browser")
 
 
-@app.command
-def methods(*, as_json: Json = False) -> None:
-    """List the methods.
-
-    Parameters
-    ----------
-    as_json
-        Print JSON.
-    """
-    from uqgan.methods import METHODS
-
-    rows = [
-        {"name": name, "title": m.title, "recipe": recipe_name(m), "reading": m.reading.__name__, "passes": m.passes}
-        for name, m in METHODS.items()
-    ]
-    show_rows(rows, as_json)
-
-
-@app.command
-def tasks(*, as_json: Json = False) -> None:
-    """List the tasks.
-
-    Parameters
-    ----------
-    as_json
-        Print JSON.
-    """
-    from uqgan.data.tasks import TASKS
-
-    show_rows([{"name": name, "title": title} for name, title in TASKS.items()], as_json)
-
-
-@app.command
-def doctor(*, as_json: Json = False) -> None:
-    """Say what this machine has: versions, devices, optional packages.
-
-    Parameters
-    ----------
-    as_json
-        Print JSON.
-    """
-    import importlib.util
-    import os
-
-    import torch
-
-    from uqgan.acceleration import choose_device
-    from uqgan.runs import describe, versions
-
-    rows = [{"what": name, "found": version} for name, version in versions().items()]
-    rows += [
-        {"what": "device", "found": describe(choose_device())},
-        {"what": "cores", "found": f"{os.cpu_count()} ({torch.get_num_threads()} threads in use)"},
-    ]
-    extras = {"tensorboard": "curves", "huggingface_hub": "hf", "ray": "cluster", "fastapi": "serve", "onnx": "onnx"}
-    rows += [
-        {"what": name, "found": "installed" if importlib.util.find_spec(name) else f"not installed ({extra})"}
-        for name, extra in extras.items()
-    ]
-    show_rows(rows, as_json)
-
-
-def recipe_name(method: Any) -> str:
-    return str(method.recipe.__name__.rpartition(".")[2])
-
-
 def remove_run(folder: Path) -> None:
     """Only what a run consists of; a folder that holds no run is left alone."""
-    import shutil
-
     from uqgan.runs import holds_run
 
     if holds_run(folder):
         shutil.rmtree(folder)
 
 
-def show_scores(found: dict[str, Any], voice: Voice) -> None:
+def show_scores(found: dict[str, Any]) -> None:
     """A run's scores as a table on standard output."""
     scores, intervals = found["scores"], found["intervals"]
 
@@ -311,7 +209,9 @@ def show_scores(found: dict[str, Any], voice: Voice) -> None:
         table.add_row(title, cell(scores[key], intervals[key]))
     out = Console(highlight=False)
     out.print(table)
-    table = Table("%", "AUROC", "AUROC by foreignness", "FPR95 (known positive)", title="OoD sets", title_justify="left")
+    table = Table(
+        "%", "AUROC", "AUROC by foreignness", "FPR95 (known positive)", title="OoD sets", title_justify="left"
+    )
     for name, row in scores["sets"].items():
         ends, other = intervals["sets"][name], scores["foreignness"][name]["auroc"]
         table.add_row(
@@ -321,44 +221,3 @@ def show_scores(found: dict[str, Any], voice: Voice) -> None:
             cell(row["fpr95_id_positive"], ends["fpr95_id_positive"]),
         )
     out.print(table)
-
-
-def show_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
-    if as_json:
-        print_json(rows)
-        return
-    table = Table(*rows[0], box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*map(str, row.values()))
-    Console(highlight=False).print(table)
-
-
-def print_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
-
-
-def fail(sentence: str, status: int) -> NoReturn:
-    sys.stderr.write(f"uqgan: {sentence}\n")
-    raise SystemExit(status)
-
-
-def main() -> None:
-    """Run a command; what a person can mend is one sentence on standard error."""
-    verbose = "-v" in sys.argv or "--verbose" in sys.argv
-    try:
-        app(print_error=False, exit_on_error=False)
-    except cyclopts.CycloptsError as error:
-        cause = error.__cause__ or error.__context__
-        if isinstance(cause, ValidationError):
-            fail("; ".join(explain(cause)), 2)
-        fail(" ".join(str(error).split()), 2)
-    except ValidationError as error:
-        fail("; ".join(explain(error)), 2)
-    except (UsageError, RunFailed) as error:
-        if verbose:
-            raise
-        fail(str(error), 2 if isinstance(error, UsageError) else 1)
-    except KeyboardInterrupt:
-        fail("stopped", 130)
-    except BrokenPipeError:
-        sys.stderr.close()

@@ -1,0 +1,41 @@
+"""The commands. They parse, say what happens, and call the rooms below; no maths here."""
+
+import sys
+from typing import NoReturn
+
+import cyclopts
+from pydantic import ValidationError
+
+from uqgan.cli import lists, work
+from uqgan.cli.app import app
+from uqgan.config import explain
+from uqgan.errors import RunFailed, UsageError
+
+__all__ = ["app", "lists", "main", "work"]
+
+
+def fail(sentence: str, status: int) -> NoReturn:
+    sys.stderr.write(f"uqgan: {sentence}\n")
+    raise SystemExit(status)
+
+
+def main() -> None:
+    """Run a command; what a person can mend is one sentence on standard error."""
+    verbose = "-v" in sys.argv or "--verbose" in sys.argv
+    try:
+        app(print_error=False, exit_on_error=False)
+    except cyclopts.CycloptsError as error:
+        cause = error.__cause__ or error.__context__
+        if isinstance(cause, ValidationError):
+            fail("; ".join(explain(cause)), 2)
+        fail(" ".join(str(error).split()), 2)
+    except ValidationError as error:
+        fail("; ".join(explain(error)), 2)
+    except (UsageError, RunFailed) as error:
+        if verbose:
+            raise
+        fail(str(error), 2 if isinstance(error, UsageError) else 1)
+    except KeyboardInterrupt:
+        fail("stopped", 130)
+    except BrokenPipeError:
+        sys.stderr.close()

@@ -1,0 +1,54 @@
+"""The command line's frame: the app, how much it says, and how it prints."""
+
+import json
+import sys
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from cyclopts import App, Group, Parameter
+from rich.console import Console
+from rich.table import Table
+
+from uqgan import __version__
+
+app = App(
+    name="uqgan",
+    version=__version__,
+    help="Classifiers that say what a picture is, how torn they are, and how foreign it is to them.",
+    help_format="plaintext",
+    default_parameter=Parameter(negative=()),
+    result_action="return_value",
+)
+
+QUIET = Group("Output")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Voice:
+    """How much a command says."""
+
+    quiet: Annotated[bool, Parameter(("--quiet", "-q"), group=QUIET)] = False
+    """Say nothing but results and errors."""
+    verbose: Annotated[bool, Parameter(("--verbose", "-v"), group=QUIET)] = False
+    """Say more; errors with their traceback."""
+
+    def console(self) -> Console:
+        return Console(stderr=True, quiet=self.quiet, highlight=False)
+
+
+Json = Annotated[bool, Parameter("--json", group=QUIET)]
+
+
+def show_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        print_json(rows)
+        return
+    table = Table(*rows[0], box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*map(str, row.values()))
+    Console(highlight=False).print(table)
+
+
+def print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")

@@ -1,0 +1,291 @@
+"""Figures as SVG text, small pictures as PNG: heat maps, densities, curves, diagrams, histograms, strips.
+
+Only Matplotlib's object interface: no pyplot, no backend. No names given by users are drawn, so that no font has to
+know their letters; legends are left to the page.
+"""
+
+import io
+import math
+import re
+import threading
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from itertools import cycle
+from typing import Any, ParamSpec
+from urllib.parse import quote
+
+import matplotlib as mpl
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, to_rgb
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from PIL import Image
+from torch import Tensor
+
+from uqgan.metrics import Reliability
+
+P = ParamSpec("P")
+Frame = tuple[float, float, float, float]
+"""Left, right, bottom, top of a piece of the plane."""
+
+HEAT = LinearSegmentedColormap.from_list("uqgan", ["#ffffff", "#ff903b"])
+"""The paper's colours: white is certain, orange uncertain."""
+GAP = LinearSegmentedColormap.from_list("uqgan-gap", ["#d8d8e0", "#ff903b", "#8c2f00"])
+CLASS_COLOURS = (
+    "#332288", "#44aa99", "#aa4499", "#999933", "#88ccee", "#882255", "#117733", "#cc6677", "#ddcc77",
+)  # fmt: skip
+"""Paul Tol's muted scheme, safe for colour-blind eyes and without the orange of the heat maps."""
+GROUP_COLOURS = ("#332288", "#cc3377", "#e07020", "#44aa99", "#88aadd", "#999933", "#aa4499", "#117733")
+"""Right, wrong, then the OoD sets."""
+DASHES = ("-", (0, (5, 1.5)), (0, (2, 1)), (0, (6, 1, 1, 1)))
+STYLE: dict[Any, Any] = {
+    "svg.hashsalt": "uqgan",
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "font.family": "DejaVu Sans",
+    "font.size": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "legend.frameon": False,
+}
+DPI = 110
+CELLS = 120
+"""Cells of a heat map each way."""
+_ONE_AT_A_TIME = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Points:
+    """Real samples, drawn as crosses, and generated ones, drawn as triangles, with their classes."""
+
+    real: Tensor
+    real_y: Tensor
+    generated: Tensor | None = None
+    generated_y: Tensor | None = None
+
+
+def colour_of(k: int) -> str:
+    """Of class k; the colours start anew after the last."""
+    return CLASS_COLOURS[k % len(CLASS_COLOURS)]
+
+
+def group_colour(k: int) -> str:
+    """Of a histogram's group k."""
+    return GROUP_COLOURS[k % len(GROUP_COLOURS)]
+
+
+def drawn(draw: Callable[P, Figure]) -> Callable[P, str]:
+    """Draw in the house's style and give the SVG; Matplotlib's settings are global, hence one at a time."""
+
+    @wraps(draw)
+    def as_svg(*args: P.args, **kwargs: P.kwargs) -> str:
+        text = io.StringIO()
+        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))  # the same figure is the same bytes
+        with _ONE_AT_A_TIME, mpl.rc_context(STYLE):
+            draw(*args, **kwargs).savefig(text, format="svg", dpi=DPI, metadata=nothing)
+        return re.sub(r"\n\s*", "\n", text.getvalue())
+
+    return as_svg
+
+
+def frame_around(x: Tensor, margin: float) -> Frame:
+    """The range of points in the plane, enlarged by a share of it on each side."""
+    low, high = x.amin(0), x.amax(0)
+    low, high = low - margin * (high - low), high + margin * (high - low)
+    return float(low[0]), float(high[0]), float(low[1]), float(high[1])
+
+
+def cells_of(frame: Frame) -> Tensor:
+    """The points a heat map is made of, row by row from the bottom: (CELLS², 2)."""
+    x, y = torch.linspace(frame[0], frame[1], CELLS), torch.linspace(frame[2], frame[3], CELLS)
+    return torch.cartesian_prod(y, x).flip(1)
+
+
+@drawn
+def heat_map(values: Tensor, frame: Frame, unit: str, top: float, points: Points) -> Figure:
+    """Values at `cells_of(frame)`, from white at 0 to orange at `top`, with samples on it."""
+    figure, axes = _plane(frame)
+    image = _raster(axes, np.asarray(values).reshape(CELLS, CELLS), frame, cmap=HEAT, vmin=0, vmax=top)
+    _scatter(axes, points)
+    bar = figure.colorbar(image, ax=axes, label=unit, fraction=0.05, pad=0.03)
+    bar.outline.set_linewidth(0.6)
+    return figure
+
+
+@drawn
+def density_map(generated: Tensor, y: Tensor, n_classes: int, frame: Frame, points: Points) -> Figure:
+    """Where the generated examples of each class lie: kernel densities, each in its class's colour."""
+    figure, axes = _plane(frame)
+    paint = np.ones((CELLS, CELLS, 3))
+    for k in range(n_classes):
+        density = _density(generated[y == k], cells_of(frame)).reshape(CELLS, CELLS, 1).numpy()
+        paint = paint - 0.8 * density * (1 - np.array(to_rgb(colour_of(k))))
+    _raster(axes, paint.clip(0, 1), frame)
+    _scatter(axes, points)
+    return figure
+
+
+@drawn
+def gap_map(x: Tensor, gap: Tensor, frame: Frame) -> Figure:
+    """Samples coloured by how far their estimated class probabilities are from the true ones."""
+    figure, axes = _plane(frame)
+    order = gap.argsort(stable=True)  # the worst on top
+    dots = axes.scatter(
+        x[order, 0].numpy(), x[order, 1].numpy(), s=3, c=gap[order].numpy(), cmap=GAP, vmin=0, zorder=0, linewidths=0
+    )
+    bar = figure.colorbar(dots, ax=axes, label="largest |p̂ - p|", fraction=0.05, pad=0.03)
+    bar.outline.set_linewidth(0.6)
+    return figure
+
+
+@drawn
+def training_curves(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """A stage's losses above, its validation accuracy below; the weights that were kept are ringed."""
+    accuracies = [key for key in _keys(rows) if key == "accuracy"]
+    losses = [key for key in _keys(rows) if key != "accuracy"]
+    figure = Figure((3.6, 1.5 + 1.3 * bool(accuracies)), layout="constrained")
+    panels = figure.subplots(1 + bool(accuracies), 1, sharex=True, squeeze=False)[:, 0]
+    members = _members(rows)
+    for axes, keys, name in zip(panels, (losses, accuracies), ("loss", "validation accuracy"), strict=False):
+        for key, colour in zip(keys, cycle(CLASS_COLOURS[:4]), strict=False):
+            for member in members:
+                steps = [row["step"] for row in member]
+                axes.plot(steps, [row.get(key, math.nan) for row in member], color=colour, lw=1, label=key)
+                if len(steps) == 1:
+                    axes.plot(steps, [member[0].get(key, math.nan)], ".", color=colour)
+        axes.set_ylabel(name)
+        axes.grid(alpha=0.25, lw=0.5)
+        if keys == losses and losses:
+            shown = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+            axes.legend(shown.values(), shown.keys(), fontsize=7)
+    for member in members:
+        kept = best_row(member)
+        if kept:
+            value = kept["accuracy" if accuracies else "validation"]
+            panels[-1].plot(kept["step"], value, "o", mfc="none", mec="#cc3377", ms=7, mew=1.4, clip_on=False)
+    panels[-1].set_xlabel("step")
+    return figure
+
+
+def best_row(member: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The logged row whose weights a stage keeps: highest accuracy or least validation loss, the first of equals."""
+    if all("accuracy" in row for row in member):
+        return max(member, key=lambda row: float(row["accuracy"]))
+    if all("validation" in row for row in member):
+        return min(member, key=lambda row: float(row["validation"]))
+    return None
+
+
+@drawn
+def reliability_diagram(found: Reliability) -> Figure:
+    """How often a prediction is right against how sure it was; below, how many were that sure."""
+    figure = Figure((3.6, 2.9), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
+    bins = len(found.counts)
+    centres = (np.arange(bins) + 0.5) / bins
+    above.plot([0, 1], [0, 1], "--", color="#888888", lw=0.8)
+    above.bar(centres, np.nan_to_num(found.accuracy), 0.92 / bins, color="#332288", alpha=0.75, lw=0)
+    above.plot(found.confidence, found.accuracy, "o", color="#e07020", ms=3)
+    above.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
+    below.bar(centres, found.counts, 0.92 / bins, color="#777777", lw=0)
+    for centre, count in zip(centres, found.counts, strict=True):
+        if count:
+            below.annotate(f"{count}", (centre, count), (0, 1), textcoords="offset points", ha="center", fontsize=5.5)
+    below.margins(y=0.3)
+    below.set(xlabel="confidence (largest class probability)", ylabel="samples")
+    return figure
+
+
+@drawn
+def histograms(groups: Sequence[Tensor], unit: str, top: float) -> Figure:
+    """Each group's shares over the same 30 bins: its colours and dashes are those of `group_colour`."""
+    figure = Figure((3.6, 2.3), layout="constrained")
+    axes = figure.subplots()
+    edges = np.linspace(0, max([top, *(float(group.max()) for group in groups if len(group))]), 31)
+    for k, group in enumerate(groups):
+        if not len(group):
+            continue
+        share = np.histogram(group.numpy(), edges)[0] / len(group)
+        axes.stairs(share, edges, fill=True, color=group_colour(k), alpha=0.12)
+        axes.stairs(share, edges, color=group_colour(k), lw=1.3, ls=DASHES[k % len(DASHES)])
+    axes.set_yscale("function", functions=(np.sqrt, np.square))  # rare values stay visible beside the peak
+    axes.set_yticks([0, 0.01, 0.05, 0.2, 0.5, 1], ["0", "1 %", "5 %", "20 %", "50 %", "100 %"])
+    axes.set(xlabel=unit, ylabel="share of the group", xlim=(edges[0], edges[-1]), ylim=(0, 1))
+    axes.grid(axis="y", alpha=0.25, lw=0.5)
+    return figure
+
+
+def png(images: Tensor) -> bytes:
+    """uint8 images (N, channels, height, width) side by side in one picture, a white line between them."""
+    tiles = images.cpu()
+    tiles = tiles if tiles.shape[1] == 3 else tiles[:, :1]
+    gap = torch.full_like(tiles[:1, :, :, :1], 255)[0]
+    row = torch.cat([part for tile in tiles for part in (gap, tile)][1:], 2)
+    picture = row.permute(1, 2, 0).numpy()
+    out = io.BytesIO()
+    Image.fromarray(picture[:, :, 0] if len(row) == 1 else picture).save(out, "PNG", optimize=True)
+    return out.getvalue()
+
+
+def data_uri(picture: str | bytes) -> str:
+    """An SVG or PNG as an image's address: an SVG's ids and styles stay its own, whatever else is on the page."""
+    if isinstance(picture, bytes):
+        return "data:image/png;base64," + b64encode(picture).decode()
+    return "data:image/svg+xml;charset=utf-8," + quote(picture, safe="/:;=+,()'*!@$&?~ ")
+
+
+def _plane(frame: Frame) -> tuple[Figure, Axes]:
+    ratio = (frame[3] - frame[2]) / max(frame[1] - frame[0], 1e-9)
+    figure = Figure((3.6, min(max(2.9 * ratio, 1.5), 3.3) + 0.35), layout="constrained")
+    axes = figure.subplots()
+    axes.set(xlim=frame[:2], ylim=frame[2:], aspect="equal")
+    axes.spines[:].set_visible(True)
+    axes.tick_params(labelsize=7, length=2)
+    axes.set_rasterization_zorder(1)  # all that stands below 1 becomes one small picture inside the SVG
+    return figure, axes
+
+
+def _raster(axes: Axes, values: "np.typing.NDArray[Any]", frame: Frame, **look: Any) -> AxesImage:
+    return axes.imshow(values, extent=frame, origin="lower", interpolation="bilinear", aspect="equal", zorder=0, **look)
+
+
+def _scatter(axes: Axes, points: Points) -> None:
+    """Triangles below, crosses above; sizes as in the paper's figures."""
+    if points.generated is not None and points.generated_y is not None:
+        x, y = points.generated.T.numpy()
+        axes.scatter(x, y, 11, _colours(points.generated_y), marker="^", alpha=0.5, linewidths=0, zorder=0.4)
+    x, y = points.real.T.numpy()
+    axes.scatter(x, y, 7, _colours(points.real_y), marker="x", linewidths=0.7, zorder=0.5)
+
+
+def _colours(labels: Tensor) -> list[str]:
+    return [colour_of(k) for k in labels.tolist()]
+
+
+def _density(x: Tensor, at: Tensor) -> Tensor:
+    """A Gaussian kernel density by Scott's rule, scaled to at most 1; 0 where there are no points."""
+    if not len(x):
+        return torch.zeros(len(at))
+    width = x.std(0, correction=0).clamp(min=1e-3) * len(x) ** (-1 / 6)
+    density = (-torch.cdist(at / width, x / width).square() / 2).exp().mean(1)
+    return density / density.max().clamp(min=1e-30)
+
+
+def _keys(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What a stage logs, in its order."""
+    return [key for key in dict.fromkeys(key for row in rows for key in row) if key not in ("stage", "step")]
+
+
+def _members(rows: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """A stage's rows, cut where its steps start anew: an ensemble trains its members one after another."""
+    members: list[list[Mapping[str, Any]]] = []
+    for row in rows:
+        if not members or row["step"] <= members[-1][-1]["step"]:
+            members.append([])
+        members[-1].append(row)
+    return members

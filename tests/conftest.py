@@ -1,0 +1,22 @@
+"""Shapes and types of the pure core are checked at run time here, and every test runs on one thread."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from jaxtyping import install_import_hook
+
+install_import_hook(["uqgan.losses", "uqgan.uncertainty", "uqgan.models"], "beartype.beartype")
+
+import pytest
+import torch
+from hypothesis import settings
+
+settings.register_profile("uqgan", deadline=None, database=None, derandomize=True)
+settings.load_profile("uqgan")
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)

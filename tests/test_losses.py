@@ -1,0 +1,246 @@
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from uqgan.losses import (
+    classifier_loss,
+    critic_loss,
+    cross_entropy_loss,
+    gradient_penalty,
+    in_class_loss,
+    one_vs_all_loss,
+    other_classes_loss,
+    out_of_class_loss,
+    reconstruction_loss,
+    spread_loss,
+)
+from uqgan.models.gan import Critic
+from uqgan.uncertainty import posterior
+from worlds import World, discrete_worlds
+
+
+@given(world=discrete_worlds())
+def test_lemma_1_the_true_posterior_minimises_eq_1(world: World) -> None:
+    logits = world.optimal_logits().requires_grad_()
+    (gradient,) = torch.autograd.grad(world.expected(one_vs_all_loss, logits), logits)
+    assert gradient.abs().max() < 1e-9
+    assert_close(posterior(logits, world.prior), world.posterior)
+
+
+@given(world=discrete_worlds())
+def test_moving_away_from_the_true_posterior_raises_eq_1(world: World) -> None:
+    best = world.optimal_logits()
+    moved = best + 0.1 * torch.randn_like(best)
+    assert world.expected(one_vs_all_loss, moved) > world.expected(one_vs_all_loss, best)
+
+
+def test_the_weight_as_printed_in_the_paper_misses_the_posterior() -> None:
+    """Balanced classes can't tell the weight from its reciprocal; these can."""
+    prior = torch.tensor([0.7, 0.2, 0.1], dtype=torch.double)
+    world = World(torch.tensor([[0.6, 0.3, 0.2], [0.4, 0.7, 0.8]], dtype=torch.double), prior)
+
+    def printed(logits: Tensor, y: Tensor, prior: Tensor) -> Tensor:
+        return in_class_loss(logits, y) + other_classes_loss(logits, y, 1 / prior)
+
+    logits = world.optimal_logits().requires_grad_()
+    (gradient,) = torch.autograd.grad(world.expected(printed, logits), logits)
+    assert gradient.abs().max() > 0.05
+
+
+def test_eq_1_equals_its_formula_written_out() -> None:
+    logits, y = torch.randn(7, 4, dtype=torch.double), torch.tensor([0, 1, 2, 3, 0, 0, 2])
+    prior = torch.tensor([0.5, 0.2, 0.2, 0.1], dtype=torch.double)
+    C = logits.sigmoid()
+    total = 0.0
+    for i, k in enumerate(y.tolist()):
+        others = sum(prior[j] / prior[k] * -torch.log(1 - C[i, j]) for j in range(4) if j != k)
+        total += -torch.log(C[i, k]) + others / 3
+    assert_close(one_vs_all_loss(logits, y, prior), total / 7)
+
+
+@given(share=st.floats(0, 1))
+def test_eq_9_equals_its_formula(share: float) -> None:
+    real, fake = torch.randn(6, 3), torch.randn(6, 3)
+    y, prior = torch.tensor([0, 1, 2, 0, 1, 2]), torch.tensor([0.5, 0.3, 0.2])
+    outside = -torch.log(1 - fake.sigmoid()[range(6), y]).mean()
+    expected = in_class_loss(real, y) + share * other_classes_loss(real, y, prior) + (1 - share) * outside
+    assert_close(classifier_loss(real, fake, y, prior, share), expected)
+
+
+def test_eq_9_at_lambda_real_1_is_eq_1_and_ignores_the_generated() -> None:
+    real, fake = torch.randn(6, 3), torch.randn(6, 3, requires_grad=True)
+    y, prior = torch.tensor([0, 1, 2, 0, 1, 2]), torch.tensor([0.5, 0.3, 0.2])
+    loss = classifier_loss(real, fake, y, prior, 1.0)
+    assert_close(loss, one_vs_all_loss(real, y, prior))
+    (gradient,) = torch.autograd.grad(loss, fake)
+    assert (gradient == 0).all()
+
+
+def test_losses_of_extreme_logits_keep_their_gradient() -> None:
+    """On probabilities the loss would be cut at 100 and its slope be 0 (float32 σ(17) is 1)."""
+    logits = torch.tensor([[200.0, -200.0]], requires_grad=True)
+    loss = out_of_class_loss(logits, torch.tensor([0])) + in_class_loss(logits, torch.tensor([1]))
+    assert_close(loss, torch.tensor(400.0))
+    (gradient,) = torch.autograd.grad(loss, logits)
+    assert_close(gradient, torch.tensor([[1.0, -1.0]]))
+
+
+def test_cross_entropy_is_minus_log_softmax() -> None:
+    logits, y = torch.randn(5, 3), torch.tensor([0, 1, 2, 1, 0])
+    assert_close(cross_entropy_loss(logits, y), -logits.log_softmax(1)[range(5), y].mean())
+
+
+def test_eq_6_is_least_where_the_reconstruction_is_the_image() -> None:
+    x = torch.rand(2, 1, 4, 4, dtype=torch.double) * 0.8 + 0.1
+    logits = torch.logit(x).requires_grad_()
+    loss = reconstruction_loss(logits, x)
+    (gradient,) = torch.autograd.grad(loss, logits)
+    assert gradient.abs().max() < 1e-12
+    assert_close(loss, -(x * x.log() + (1 - x) * (1 - x).log()).mean())
+
+
+class Plane:
+    """A critic that is linear in its code."""
+
+    def __init__(self, direction: Tensor) -> None:
+        self.direction = direction
+
+    def __call__(self, z: Tensor, y: Tensor) -> Tensor:
+        return z @ self.direction + y
+
+    def slope(self, z: Tensor, y: Tensor) -> Tensor:
+        return self.direction.expand(len(z), -1)
+
+
+@given(angle=st.floats(0, 6.28), length=st.floats(0, 5))
+def test_the_penalty_is_the_squared_distance_of_the_slope_from_1(angle: float, length: float) -> None:
+    z, z_fake, y = torch.randn(8, 2), torch.randn(8, 2), torch.zeros(8, dtype=torch.long)
+    critic = Plane(length * torch.tensor([math.cos(angle), math.sin(angle)]))
+    assert_close(gradient_penalty(critic, z, z_fake, y), torch.tensor((length - 1) ** 2), atol=1e-5, rtol=1e-5)
+
+
+def test_a_critic_of_unit_slope_pays_no_penalty_and_gains_the_distance() -> None:
+    z, z_fake, y = torch.randn(8, 2), torch.randn(8, 2), torch.zeros(8, dtype=torch.long)
+    critic = Plane(torch.tensor([0.6, 0.8]))
+    assert gradient_penalty(critic, z, z_fake, y) < 1e-10
+    distance = (z @ critic.direction).mean() - (z_fake @ critic.direction).mean()
+    assert_close(critic_loss(critic, z, z_fake, y, 10.0), -distance)
+
+
+class Recording(Plane):
+    def slope(self, z: Tensor, y: Tensor) -> Tensor:
+        self.seen = z
+        return super().slope(z, y)
+
+
+def test_the_penalty_looks_between_a_code_and_its_generated_partner() -> None:
+    z, z_fake, y = torch.zeros(500, 2), torch.ones(500, 2), torch.zeros(500, dtype=torch.long)
+    critic = Recording(torch.tensor([1.0, 0.0]))
+    gradient_penalty(critic, z, z_fake, y)
+    assert_close(critic.seen[:, 0], critic.seen[:, 1])  # one share a sample
+    assert critic.seen.min() >= 0
+    assert critic.seen.max() <= 1
+    assert critic.seen[:, 0].std() > 0.25  # uniform on [0, 1] has 0.289
+
+
+def test_the_critics_slope_and_its_penalty_are_those_of_autograd() -> None:
+    critic = Critic(3, 2).double()
+    nn.init.normal_(critic.layers[0].weight)  # the small initial weights would hide an error
+    z, y = torch.randn(16, 3, dtype=torch.double, requires_grad=True), torch.randint(2, (16,))
+    (expected,) = torch.autograd.grad(critic(z, y).sum(), z, create_graph=True)
+    assert_close(critic.slope(z, y), expected)
+
+    def penalty_gradients(slope: Tensor) -> list[Tensor]:
+        loss = (slope.norm(dim=1) - 1).square().mean()
+        return [g for g in torch.autograd.grad(loss, list(critic.parameters()), allow_unused=True) if g is not None]
+
+    ours, theirs = penalty_gradients(critic.slope(z.detach(), y)), penalty_gradients(expected)
+    assert len(ours) == 4  # the weights; biases don't touch the slope
+    for a, b in zip(ours, [g for g in theirs if g.ndim == 2], strict=True):
+        assert_close(a, b)
+
+
+def slow_spread_loss(z: Tensor, z_fake: Tensor, y: Tensor) -> Tensor:
+    """Eqs. 10 and 11 word by word."""
+    classes = []
+    for c in y.unique():
+        codes, generated = z[y == c], z_fake[y == c]
+        if len(codes) < 2:
+            continue
+        i, k = torch.triu_indices(len(codes), len(codes), 1)
+        terms = []
+        for code in codes:
+            direction = F.normalize(generated - code, dim=1)
+            cosine = (direction[i] * direction[k]).sum(1).clamp(-1 + 1e-6, 1 - 1e-6)
+            terms.append(-torch.log(cosine.arccos() / math.pi).mean())
+        classes.append(torch.stack(terms).mean())
+    return torch.stack(classes).mean()
+
+
+@pytest.mark.parametrize(("n_classes", "dim", "batch"), [(2, 2, 20), (5, 32, 40), (30, 3, 40)])
+def test_l_r_and_its_gradient_are_those_of_the_formula(n_classes: int, dim: int, batch: int) -> None:
+    y = torch.randint(n_classes, (batch,))
+    z = torch.randn(batch, dim, dtype=torch.double) + 7
+    z_fake = (torch.randn(batch, dim, dtype=torch.double) + 7).requires_grad_()
+    ours, theirs = spread_loss(z, z_fake, y), slow_spread_loss(z, z_fake, y)
+    assert_close(ours, theirs)
+    assert_close(*(torch.autograd.grad(loss, z_fake)[0] for loss in (ours, theirs)))
+
+
+def test_l_r_counts_classes_alike_however_unbalanced_the_batch() -> None:
+    y = torch.tensor([0] * 12 + [1] * 3)
+    z, z_fake = torch.randn(15, 2), torch.randn(15, 2)
+    apart = [spread_loss(z[y == c], z_fake[y == c], y[y == c]) for c in (0, 1)]
+    assert_close(spread_loss(z, z_fake, y), (apart[0] + apart[1]) / 2)
+
+
+def test_classes_seen_once_are_skipped_and_none_seen_twice_gives_0() -> None:
+    z, z_fake = torch.randn(5, 2), torch.randn(5, 2, requires_grad=True)
+    assert_close(
+        spread_loss(z, z_fake, torch.tensor([0, 0, 0, 1, 2])), spread_loss(z[:3], z_fake[:3], torch.zeros(3).long())
+    )
+    loss = spread_loss(z, z_fake, torch.arange(5))
+    assert loss == 0
+    assert (torch.autograd.grad(loss, z_fake)[0] == 0).all()
+
+
+def test_a_fixed_layout_changes_nothing_but_the_shapes() -> None:
+    y, z, z_fake = torch.randint(4, (24,)), torch.randn(24, 3), torch.randn(24, 3)
+    assert_close(spread_loss(z, z_fake, y, (6, 24)), spread_loss(z, z_fake, y))
+
+
+def test_members_beyond_a_fixed_block_are_left_out() -> None:
+    y, z, z_fake = torch.zeros(9, dtype=torch.long), torch.randn(9, 3), torch.randn(9, 3)
+    assert_close(spread_loss(z, z_fake, y, (1, 5)), spread_loss(z[:5], z_fake[:5], y[:5]))
+
+
+@given(turn=st.floats(0, 6.28), scale=st.floats(0.1, 10), shift=st.floats(-5, 5))
+def test_l_r_does_not_change_when_all_codes_turn_move_or_grow_together(turn: float, scale: float, shift: float) -> None:
+    y = torch.randint(2, (16,))
+    z, z_fake = torch.randn(16, 2, dtype=torch.double), 3 * torch.randn(16, 2, dtype=torch.double)
+    c, s = math.cos(turn), math.sin(turn)
+    matrix = scale * torch.tensor([[c, -s], [s, c]], dtype=torch.double)
+    moved = spread_loss(z @ matrix + shift, z_fake @ matrix + shift, y)
+    assert_close(moved, spread_loss(z, z_fake, y), rtol=1e-6, atol=1e-6)
+
+
+def test_a_ring_beats_a_clump() -> None:
+    angle, y = torch.linspace(0, 2 * math.pi, 33)[:-1], torch.zeros(32, dtype=torch.long)
+    z = 0.1 * torch.randn(32, 2)
+    ring = torch.stack([angle.cos(), angle.sin()], 1)
+    clump = torch.tensor([2.0, 0.0]) + 0.1 * torch.randn(32, 2)
+    assert spread_loss(z, 2 * ring, y) < 0.5 * spread_loss(z, clump, y)
+
+
+def test_coinciding_codes_give_a_finite_l_r_and_gradient() -> None:
+    y, z = torch.zeros(4, dtype=torch.long), torch.zeros(4, 2)
+    z_fake = torch.zeros(4, 2, requires_grad=True)
+    loss = spread_loss(z, z_fake, y)
+    assert loss.isfinite()
+    assert torch.autograd.grad(loss, z_fake)[0].isfinite().all()
