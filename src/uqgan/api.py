@@ -173,17 +173,18 @@ def difference(old: Plan, new: Plan) -> str:
     return f"{key} was {before.get(key)}, is {after[key]}"
 
 
-def save_scores(folder: Path, run: Run, found: Mapping[str, Any]) -> None:
-    """scores.json: the run's scores with all that they depend on."""
+def scores_record(run: Run, found: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's scores with all that they depend on."""
     plan, about = run.record.plan, run.record.about
-    write_json(
-        folder / SCORES,
-        {
-            "task": plan.task,
-            "method": plan.method,
-            "seed": plan.seed,
-            **found,
-            "settings": plan.config.model_dump(),
-            **{key: about[key] for key in ("versions", "command", "device", "seconds")},
-        },
-    )
+    return {
+        "task": plan.task,
+        "method": plan.method,
+        "seed": plan.seed,
+        **found,
+        "settings": plan.config.model_dump(),
+        **{key: about[key] for key in ("versions", "command", "device", "seconds")},
+    }
+
+
+def save_scores(folder: Path, run: Run, found: Mapping[str, Any]) -> None:
+    write_json(folder / SCORES, scores_record(run, found))

@@ -1,10 +1,12 @@
-"""Files that are whole or absent: atomic writes and hashes."""
+"""Files that are whole or absent: atomic writes, locks, hashes, and the place of the cache."""
 
 import errno
 import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +14,21 @@ from uqgan.errors import RunFailed
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write all of it or nothing: under another name first, then renamed into place."""
+    """Write all of it or nothing."""
+    with written(path) as temporary:
+        temporary.write_bytes(data)
+
+
+@contextmanager
+def written(path: Path) -> Iterator[Path]:
+    """A file to write under another name; it is renamed into place once it is whole and on the disk."""
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
             temporary = Path(file.name)
-            file.write(data)
-            file.flush()
+        yield temporary
+        with temporary.open("r+b") as file:
             os.fsync(file.fileno())
         temporary.chmod(0o644)
         temporary.replace(path)
@@ -28,6 +37,35 @@ def write_bytes(path: Path, data: bytes) -> None:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Only one process at a time beyond this line; a killed one lets go.
+
+    Where the disk knows no locks all go on: each file is written whole, so work is done twice and nothing breaks.
+    """
+    lock = path.with_name(f"{path.name}.lock")
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        file = lock.open("ab")
+    except OSError as error:
+        raise disk_failure(lock, error) from error
+    with file:
+        try:
+            import fcntl
+        except ImportError:  # Windows
+            yield
+            return
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def cache_folder() -> Path:
+    """Where what can be made again is kept: UQGAN_CACHE, or uqgan in the user's cache."""
+    chosen = os.environ.get("UQGAN_CACHE")
+    return Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "uqgan"
 
 
 def write_text(path: Path, text: str) -> None:

@@ -59,9 +59,9 @@ class Log:
             if not resume:
                 shutil.rmtree(folder / "resume", ignore_errors=True)
                 shutil.rmtree(folder / "tensorboard", ignore_errors=True)
-            self._file = file.open("ab")
+            file.touch()
             # Lines after the last saved state will be written again, exactly alike.
-            self._file.truncate(min(_saved_bytes(folder), file.stat().st_size))
+            os.truncate(file, min(_saved_bytes(folder), file.stat().st_size))
             self.rows = [json.loads(line) for line in file.read_bytes().splitlines()]
         except OSError as error:
             raise disk_failure(file, error) from error
@@ -82,18 +82,20 @@ class Log:
             for key, value in values.items():
                 self._board.add_scalar(f"{row['stage']}/{key}", value, row["step"])  # type: ignore[no-untyped-call]
         if self.folder:
+            file = self.folder / "log.jsonl"
             try:
-                self._file.write(json.dumps(row).encode() + b"\n")
-                self._file.flush()
+                with file.open("ab") as lines:
+                    lines.write(json.dumps(row).encode() + b"\n")
             except OSError as error:
-                raise disk_failure(self.folder / "log.jsonl", error) from error
+                raise disk_failure(file, error) from error
 
     def flush(self) -> int:
         """Bring the log to the disk; gives its size."""
         if not self.folder:
             return 0
-        os.fsync(self._file.fileno())
-        return self._file.tell()
+        with (self.folder / "log.jsonl").open("ab") as file:
+            os.fsync(file.fileno())
+            return file.tell()
 
     def say(self, sentence: str) -> None:
         self._console.print(sentence, highlight=False)
@@ -136,8 +138,6 @@ class Log:
     def close(self) -> None:
         if self._board:
             self._board.close()  # type: ignore[no-untyped-call]
-        if self.folder:
-            self._file.close()
 
 
 @contextmanager

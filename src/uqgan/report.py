@@ -1,11 +1,11 @@
 """Runs as one HTML page that needs nothing from outside: tables, heat maps, galleries, curves, settings.
 
-The words stand in `templates/report.html.jinja`; here are the numbers and pictures it shows.
+All words stand in `templates/report.html.jinja`; here are the numbers and pictures they are about.
 """
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,27 +21,19 @@ from uqgan.data.tasks import Task
 from uqgan.evaluation import Outputs, ranking, set_names
 from uqgan.files import write_text
 from uqgan.methods import METHODS, Method
-from uqgan.metrics import LEVEL, Interval, paired_bootstrap, reliability
+from uqgan.metrics import Comparison, paired_bootstrap, reliability
 from uqgan.runs import Record
-from uqgan.uncertainty import Prediction, read_entropy, read_max_softmax, read_one_vs_all
+from uqgan.uncertainty import Prediction, Reading, read_entropy, read_max_softmax, read_one_vs_all
 
-UNITS = {
+UNITS: dict[Reading, tuple[str, str]] = {
     read_one_vs_all: ("nats", "probability"),
     read_entropy: ("nats", "nats"),
     read_max_softmax: ("1 - max p̂", "1 - max p̂"),
 }
 """Of the aleatoric and the epistemic uncertainty, by the reading that gives them."""
-HEADLINES = (("accuracy", True), ("auroc_sf", True), ("ece", False))
-OOD_COLUMNS = (
-    ("sets", "auroc", True),
-    ("sets", "aupr_in", True),
-    ("sets", "aupr_out", True),
-    ("sets", "fpr95_id_positive", False),
-    ("sets", "fpr95_ood_positive", False),
-    ("foreignness", "auroc", True),
-)
-"""Where a score is found, its name, and whether more is better."""
-SHOWN, CLASSES_SHOWN, POINTS_SHOWN = 8, 10, 250
+SHOWN, CLASSES_SHOWN, POINTS_SHOWN, GAPS_SHOWN = 8, 10, 250, 3000
+Pictures = dict[str, str]
+"""Addresses of images by what they show."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +44,7 @@ class Chapter:
     task: Task
     outputs: Outputs
     found: dict[str, Any]
+    """What `evaluation.evaluate` gave."""
 
     @property
     def method(self) -> Method:
@@ -62,44 +55,20 @@ class Chapter:
         return UNITS.get(self.method.reading, ("score", "score"))
 
     @cached_property
-    def settings(self) -> dict[str, Any]:
-        """Flat: those of the method's own recipe by their short names, the others with their section."""
-        own = self.method.recipe.__name__.rpartition(".")[2]  # type: ignore[attr-defined]
-        return {key.removeprefix(f"{own}."): value for key, value in flat(self.record.plan.config.model_dump()).items()}
+    def settings(self) -> dict[str, str]:
+        """Those it was trained with, as words: of its own recipe by their short names, of others not at all."""
+        own, *others = dict.fromkeys(section(method) for method in (self.method, *METHODS.values()))
+        rows: dict[str, Any] = {}
+        for name, value in self.record.plan.config.model_dump().items():
+            if not isinstance(value, dict):
+                rows[name] = value
+            elif name not in others:
+                rows |= {key if name == own else f"{name}.{key}": each for key, each in value.items()}
+        return {key: f"{value:g}" if isinstance(value, float) else str(value) for key, value in rows.items()}
 
     def top(self, unit: str) -> float:
         """The largest value an uncertainty in that unit can have; 0 if nothing is known."""
         return {"nats": math.log(self.task.n_classes), "score": 0.0}.get(unit, 1.0)
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A number of a table, in percent."""
-
-    text: str
-    interval: str = ""
-    best: bool = False
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Two runs on the same samples of an OoD set."""
-
-    first: str
-    second: str
-    set_name: str
-    difference: Interval
-    p_value: float
-
-
-@dataclass(frozen=True)
-class Picture:
-    """An image with its words; `legend` holds pairs of a colour and a name."""
-
-    source: str
-    alt: str
-    caption: str | list[str]
-    legend: Sequence[tuple[str, str]] = ()
 
 
 def write_report(chapters: list[Chapter], file: Path, title: str = "uqgan report") -> None:
@@ -112,74 +81,69 @@ def render(chapters: list[Chapter], title: str) -> str:
     pages = Environment(
         loader=PackageLoader("uqgan"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    groups = by_task(chapters)
-    titles = {id(chapter): name for group in groups for chapter, name in zip(group, run_titles(group), strict=True)}
+    pages.globals |= {"percent": percent, "look_up": look_up, "clearly_best": clearly_best, "plots": plots}
     return pages.get_template("report.html.jinja").render(
-        title=title,
-        level=f"{LEVEL:.0%}".replace("%", " %"),
-        tables=[table(group, [titles[id(chapter)] for chapter in group]) for group in groups],
-        runs=[tell(chapter, titles[id(chapter)]) for group in groups for chapter in group],
-        with_images=any(len(chapter.task.shape) == 3 for chapter in chapters),
+        title=title, groups=[tell_group(group) for group in by_task(chapters)]
     )
 
 
 def by_task(chapters: list[Chapter]) -> list[list[Chapter]]:
     """Runs of one task together, of one method next to each other; otherwise in the order given."""
     plans = [chapter.record.plan for chapter in chapters]
-    tasks = list(dict.fromkeys(plan.task for plan in plans))
-    methods = list(dict.fromkeys(plan.method for plan in plans))
+    tasks, methods = [plan.task for plan in plans], [plan.method for plan in plans]
     ordered = sorted(chapters, key=lambda c: (tasks.index(c.record.plan.task), methods.index(c.record.plan.method)))
     return [list(group) for _, group in itertools.groupby(ordered, lambda c: c.record.plan.task)]
 
 
 def run_titles(group: Sequence[Chapter]) -> list[str]:
     """The method, and the settings in which a run differs from the others of its task and method."""
+    facts = [c.settings | {"seed": str(c.record.plan.seed), "method": c.record.plan.method} for c in group]
     titles = []
-    for chapter in group:
-        alike = [c for c in group if c.record.plan.method == chapter.record.plan.method]
-        facts = [c.settings | {"seed": c.record.plan.seed} for c in alike]
-        own = facts[alike.index(chapter)]
-        differing = [f"{key} = {shown(own[key])}" for key in own if any(f[key] != own[key] for f in facts)]
-        titles.append(", ".join([chapter.record.plan.method, *differing]))
+    for own in facts:
+        alike = [other for other in facts if other["method"] == own["method"]]
+        differing = [f"{key} = {value}" for key, value in own.items() if any(other[key] != value for other in alike)]
+        titles.append(", ".join([own["method"], *differing]))
     return titles
 
 
-def table(group: Sequence[Chapter], titles: list[str]) -> dict[str, Any]:
-    """What the runs of a task are compared by."""
-    found = [chapter.found for chapter in group]
-    heads = zip(*(cells(found, (name,), more) for name, more in HEADLINES), strict=True)
-    names = [name for name in set_names(group[0].outputs) if all(name in each["scores"]["sets"] for each in found)]
-    ood = {
-        name: list(zip(*(cells(found, (key, name, score), more) for key, score, more in OOD_COLUMNS), strict=True))
-        for name in names
-    }
+def tell_group(group: Sequence[Chapter]) -> dict[str, Any]:
+    """What the page says about the runs of one task; each is compared with the first of them."""
+    first, pairs = group[0].outputs, list(zip(group, run_titles(group), strict=True))
     return {
         "task": group[0].task,
-        "rows": list(zip(titles, [chapter.record.plan.seed for chapter in group], heads, strict=True)),
-        "titles": titles,
-        "ood": ood,
-        "sizes": {name: len(each.probs) for name, each in group[0].outputs.ood.items()},
-        "comparisons": [
-            compare(group[0], other, titles[0], title, name)
-            for other, title in zip(group[1:], titles[1:], strict=True)
-            for name in names
-            if same_samples(group[0].outputs, other.outputs)
+        "found": [chapter.found for chapter in group],
+        "sets": [name for name in set_names(first) if all(name in c.found["scores"]["sets"] for c in group)],
+        "runs": [tell(chapter, title) for chapter, title in pairs],
+        "differences": [
+            (title, name, result)
+            for chapter, title in pairs[1:]
+            for name, result in differences(first, chapter.outputs).items()
         ],
     }
 
 
-def cells(found: Sequence[Mapping[str, Any]], path: tuple[str, ...], more_is_better: bool) -> list[Cell]:
-    """A column. The best is marked only where its interval lies clear of all others."""
-    values = [look_up(each["scores"], path) for each in found]
+def tell(chapter: Chapter, title: str) -> dict[str, Any]:
+    """What the page says about one run."""
+    return {
+        "title": title,
+        "chapter": chapter,
+        "maps": heat_maps(chapter) if chapter.task.is_planar else {},
+        "gap": float(posterior_gap(chapter).mean()) if chapter.task.posterior else None,
+        "strips": shield_strips(chapter) if len(chapter.task.shape) == 3 else {},
+        "galleries": galleries(chapter) if len(chapter.task.shape) == 3 else {},
+        "diagrams": diagrams(chapter),
+        "curves": curves(chapter.record.log),
+    }
+
+
+def clearly_best(found: Sequence[Mapping[str, Any]], path: tuple[str, ...], more_is_better: bool) -> int | None:
+    """The run whose interval lies clear of those of all others, on the better side; None if there is none."""
     intervals = [look_up(each["intervals"], path) for each in found]
-    texts = [percent(value, interval) for value, interval in zip(values, intervals, strict=True)]
-    if len(found) < 2 or None in values or None in intervals:
-        return [Cell(*text) for text in texts]
-    sign = 1 if more_is_better else -1
-    best = max(range(len(values)), key=lambda k: sign * values[k])
-    worst_end = min(sign * end for end in intervals[best])
-    clear = all(max(sign * end for end in other) < worst_end for other in intervals if other is not intervals[best])
-    return [Cell(*text, best=clear and k == best) for k, text in enumerate(texts)]
+    if len(found) < 2 or None in intervals:
+        return None
+    ends = [(low, high) if more_is_better else (-high, -low) for low, high in intervals]
+    best = max(range(len(ends)), key=lambda k: ends[k])
+    return best if all(high < ends[best][0] for k, (_, high) in enumerate(ends) if k != best) else None
 
 
 def look_up(tree: Mapping[str, Any] | None, path: tuple[str, ...]) -> Any:
@@ -190,87 +154,60 @@ def look_up(tree: Mapping[str, Any] | None, path: tuple[str, ...]) -> Any:
 
 
 def percent(value: float | None, interval: Sequence[float] | None = None) -> tuple[str, str]:
-    """A share and its interval as one prints them: a second decimal only where the interval is that narrow."""
+    """A share and its interval as one prints them; a second decimal only where the interval is that narrow."""
     if value is None:
         return "–", ""
-    if interval is None:
-        return f"{100 * value:.1f}", ""
-    low, high = interval
+    low, high = interval or (0.0, 1.0)
     digits = 2 if high - low < 0.005 else 1
-    return f"{100 * value:.{digits}f}", f"{100 * low:.{digits}f} to {100 * high:.{digits}f}"
+    spelled = f"{100 * low:.{digits}f} to {100 * high:.{digits}f}"
+    return f"{100 * value:.{digits}f}", spelled if interval else ""
 
 
-def same_samples(first: Outputs, second: Outputs) -> bool:
-    """Whether two runs were asked about the same samples, as a paired test needs it."""
+def differences(first: Outputs, second: Outputs) -> dict[str, Comparison]:
+    """How two runs differ in AUROC by Eq. 4 on each OoD set; nothing if they were asked about different samples."""
     sizes = [{name: len(each.probs) for name, each in outputs.ood.items()} for outputs in (first, second)]
-    return sizes[0] == sizes[1] and torch.equal(first.y, second.y)
+    if sizes[0] != sizes[1] or not torch.equal(first.y, second.y):
+        return {}
+    ranked = {name: [ranking(each, "epistemic", name) for each in (first, second)] for name in set_names(first)}
+    return {name: paired_bootstrap(a, b, is_ood) for name, ((a, is_ood), (b, _)) in ranked.items()}
 
 
-def compare(first: Chapter, second: Chapter, title: str, other: str, name: str) -> Comparison:
-    score, is_ood = ranking(first.outputs, "epistemic", name)
-    result = paired_bootstrap(score, ranking(second.outputs, "epistemic", name)[0], is_ood)
-    return Comparison(title, other, name, result.difference, result.p_value)
-
-
-def tell(chapter: Chapter, title: str) -> dict[str, Any]:
-    """All that the page says about one run."""
-    is_image = len(chapter.task.shape) == 3
-    return {
-        "title": title,
-        "plan": chapter.record.plan,
-        "about": chapter.record.about,
-        "task": chapter.task,
-        "method": chapter.method,
-        "settings": {key: shown(value) for key, value in chapter.settings.items()},
-        "scores": {name: percent(chapter.found["scores"][name])[0] for name, _ in HEADLINES},
-        "maps": heat_maps(chapter) if chapter.task.is_planar else [],
-        "strips": shield_strips(chapter) if is_image else [],
-        "galleries": galleries(chapter) if is_image else {},
-        "diagrams": diagrams(chapter),
-        "curves": curves(chapter.record.log),
-    }
-
-
-def heat_maps(chapter: Chapter) -> list[Picture]:
+def heat_maps(chapter: Chapter) -> Pictures:
     """The paper's toy figures, and how far p̂ is from the truth where that is known."""
-    task, predictor = chapter.task, chapter.record.predictor
+    task, plan = chapter.task, chapter.record.plan
     frame = plots.frame_around(task.test.x, 0.5 if task.name.startswith("moons") else 0.2)
-    found = predictor.predict(plots.cells_of(frame), chapter.record.plan.seed).cpu()
-    y = torch.arange(task.n_classes).repeat_interleave(1 + 1200 // task.n_classes)
-    made = examples(chapter, y)
-    few = torch.linspace(0, len(y) - 1, POINTS_SHOWN).long()
-    real = task.test[torch.arange(min(POINTS_SHOWN, len(task.test)))]
-    points = plots.Points(real.x, real.y, *((made[few], y[few]) if made is not None else ()))
-    legend = [(plots.colour_of(k), name) for k, name in enumerate(task.class_names)]
-    pictures = [
-        Picture(plots.data_uri(plots.heat_map(values, frame, unit, chapter.top(unit) or float(values.max()), points)),
-                f"Heat map of the plane: {caption}", caption, legend)
-        for values, unit, caption in map_values(chapter, found)
-    ]  # fmt: skip
+    y = torch.arange(1200) % task.n_classes
+    made, real = examples(chapter, y), task.test[torch.arange(min(POINTS_SHOWN, len(task.test)))]
+    bare = plots.Points(real.x, real.y)
+    points = bare if made is None else plots.Points(real.x, real.y, made[:POINTS_SHOWN], y[:POINTS_SHOWN])
+    values = map_values(chapter, chapter.record.predictor.predict(plots.cells_of(frame), plan.seed).cpu())
+    maps = {
+        key: plots.heat_map(map_, frame, unit, chapter.top(unit) or float(map_.max()), points)
+        for key, (map_, unit) in values.items()
+    }
     if made is not None:
-        caption = "Density of the generated examples, in the colour of the class they are to shield"
-        drawn = plots.density_map(made, y, task.n_classes, frame, plots.Points(real.x, real.y))
-        pictures.append(Picture(plots.data_uri(drawn), f"Map of the plane: {caption}", caption, legend))
+        maps["density"] = plots.density_map(made, y, task.n_classes, frame, bare)
     if task.posterior:
-        gap = (chapter.outputs.test.probs - task.posterior(task.test.x)).abs().amax(1)
-        caption = f"Error of the class probabilities against the true ones: {gap.mean():.3f} on average over the test set"
-        drawn = plots.gap_map(task.test.x[:3000], gap[:3000], frame)
-        pictures.append(Picture(plots.data_uri(drawn), f"Scatter plot of test samples. {caption}", caption))
-    return pictures
+        maps["gap"] = plots.gap_map(task.test.x[:GAPS_SHOWN], posterior_gap(chapter)[:GAPS_SHOWN], frame)
+    return {key: plots.data_uri(svg) for key, svg in maps.items()}
 
 
-def map_values(chapter: Chapter, found: Prediction) -> Iterable[tuple[Tensor, str, str]]:
-    """What a method says about the plane, as (values, unit, caption)."""
+def map_values(chapter: Chapter, found: Prediction) -> dict[str, tuple[Tensor, str]]:
+    """What a method says about the plane, with units. Eq. 4 fades places where an entropy means nothing."""
     aleatoric, epistemic = chapter.units
     if torch.equal(found.aleatoric, found.epistemic):
-        yield found.epistemic, epistemic, "Uncertainty: this method has one for both purposes"
-        return
-    yield found.epistemic, epistemic, "Epistemic uncertainty: how foreign a place is to all classes (Eq. 4)"
-    yield found.aleatoric, aleatoric, "Aleatoric uncertainty: how torn between the classes (Eq. 5)"
+        return {"only": (found.epistemic, epistemic)}
+    maps = {"epistemic": (found.epistemic, epistemic), "aleatoric": (found.aleatoric, aleatoric)}
     if chapter.method.reading is read_one_vs_all:
-        masked = found.aleatoric * (1 - found.epistemic)
-        yield masked, aleatoric, "Aleatoric uncertainty, faded where the place is foreign: aleatoric × (1 - epistemic)"
-        yield found.foreignness, "probability", "Foreignness: 0 for every mixture of known classes, 1 far from all"
+        maps["faded"] = (found.aleatoric * (1 - found.epistemic), aleatoric)
+        maps["foreignness"] = (found.foreignness, "probability")
+    return maps
+
+
+def posterior_gap(chapter: Chapter) -> Tensor:
+    """The largest |p̂(y|x) - p(y|x)| over the classes, for each test sample."""
+    assert chapter.task.posterior is not None
+    return (chapter.outputs.test.probs - chapter.task.posterior(chapter.task.test.x)).abs().amax(1)
 
 
 @torch.no_grad()
@@ -282,23 +219,82 @@ def examples(chapter: Chapter, y: Tensor) -> Tensor | None:
     device = predictor.prior.device
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(chapter.record.plan.seed)
-        return predictor.shield.eval()(y.to(device)).cpu()
+        made: Tensor = predictor.shield.eval()(y.to(device))
+    return made.cpu()
 
 
 @torch.no_grad()
-def shield_strips(chapter: Chapter) -> list[tuple[str, list[Picture]]]:
+def shield_strips(chapter: Chapter) -> dict[str, Pictures]:
     """For each class: real pictures, what the autoencoder keeps of them, and generated out-of-class examples."""
-    shield, test = chapter.record.predictor.shield, chapter.task.test
-    strips = []
-    for k, name in enumerate(chapter.task.class_names[:CLASSES_SHOWN]):
-        y = torch.full((SHOWN,), k)
-        x, made = test.x[test.y == k][:SHOWN], examples(chapter, y)
-        if shield is None or made is None or not len(x):
+    shield, test, names = chapter.record.predictor.shield, chapter.task.test, chapter.task.class_names[:CLASSES_SHOWN]
+    made, strips = examples(chapter, torch.arange(len(names)).repeat_interleave(SHOWN)), {}
+    if shield is None or made is None:
+        return {}
+    for k, (name, generated) in enumerate(zip(names, made.reshape(-1, SHOWN, *made.shape[1:]), strict=True)):
+        if not len(x := test.x[test.y == k][:SHOWN]):
             continue
-        device = chapter.record.predictor.prior.device
-        inputs, labels = as_input(x).to(device), y[: len(x)].to(device)
-        again = shield.autoencoder.decode(shield.autoencoder.encode(inputs, labels), labels)
-        rows = {"real": x, "reconstructed": as_bytes(again), "generated": as_bytes(made)}
-        strips.append((name, [Picture(plots.data_uri(plots.png(row)), f"{len(row)} {kind} pictures of class {name}", kind)
-                              for kind, row in rows.items()]))  # fmt: skip
+        inputs, y = (each.to(chapter.record.predictor.prior.device) for each in (as_input(x), torch.full((len(x),), k)))
+        again = shield.autoencoder.decode(shield.autoencoder.encode(inputs, y), y)
+        rows = {"real": x, "reconstructed": again, "generated": generated}
+        strips[name] = {key: plots.data_uri(plots.png(row)) for key, row in rows.items()}
     return strips
+
+
+def galleries(chapter: Chapter) -> dict[str, list[dict[str, Any]]]:
+    """What the model takes for sure, for torn, for foreign, and where it errs in that."""
+    task, test = chapter.task, chapter.outputs.test
+    ease = test.epistemic.argsort(stable=True).argsort() + test.aleatoric.argsort(stable=True).argsort()
+    keys = {"accepted": ease, "torn": -test.aleatoric, "alarms": -test.epistemic}
+    chosen = {name: thumbnails(task, task.test.x, test, None, key) for name, key in keys.items()}
+    sets = [(task.ood[name], said, name) for name, said in chapter.outputs.ood.items()]
+    each = max(1, SHOWN // max(1, len(sets)))
+    missed = [t for x, said, name in sets for t in thumbnails(task, x, said, name, said.epistemic)]
+    return chosen | {
+        "foreign": [t for x, said, name in sets for t in thumbnails(task, x, said, name, -said.epistemic)[:each]],
+        "missed": sorted(missed, key=lambda thumbnail: float(thumbnail["epistemic"]))[:SHOWN],
+    }
+
+
+def thumbnails(task: Task, x: Tensor, said: Prediction, ood: str | None, key: Tensor) -> list[dict[str, Any]]:
+    """The pictures with the smallest key and what was said about them; `ood` is their set, None for known ones."""
+    return [
+        {
+            "source": plots.data_uri(plots.png(x[k : k + 1])),
+            "ood": ood,
+            "truth": ood or task.class_names[task.test.y[k]],
+            "classes": [(task.class_names[c], float(said.probs[k, c])) for c in said.probs[k].topk(2).indices.tolist()],
+            "aleatoric": float(said.aleatoric[k]),
+            "epistemic": float(said.epistemic[k]),
+        }
+        for k in key.argsort(stable=True)[:SHOWN].tolist()
+    ]
+
+
+def diagrams(chapter: Chapter) -> Pictures:
+    """Is it as often right as it says, and do the uncertainties part what they should?"""
+    test, right = chapter.outputs.test, chapter.outputs.right
+    aleatoric, epistemic = chapter.units
+    foreign = [
+        test.epistemic[right],
+        test.epistemic[~right],
+        *(each.epistemic for each in chapter.outputs.ood.values()),
+    ]
+    drawn = {
+        "epistemic": plots.histograms(foreign, epistemic, chapter.top(epistemic)),
+        "aleatoric": plots.histograms(
+            [test.aleatoric[right], test.aleatoric[~right]], aleatoric, chapter.top(aleatoric)
+        ),
+        "reliability": plots.reliability_diagram(reliability(test.probs.amax(1), right)),
+    }
+    return {key: plots.data_uri(svg) for key, svg in drawn.items()}
+
+
+def curves(log: Sequence[Mapping[str, Any]]) -> Pictures:
+    """A figure for each stage of training."""
+    stages = dict.fromkeys(row["stage"] for row in log)
+    return {name: plots.data_uri(plots.training_curves([r for r in log if r["stage"] == name])) for name in stages}
+
+
+def section(method: Method) -> str:
+    """Where the settings of a method's recipe stand."""
+    return str(method.recipe.__name__.rpartition(".")[2])  # type: ignore[attr-defined]

@@ -1,0 +1,133 @@
+"""Decoded pictures on the disk, made once: a file for each content and look, whole or absent."""
+
+import hashlib
+import json
+import zlib
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from uqgan.data.decode import Look
+from uqgan.errors import RunFailed
+from uqgan.files import cache_folder, locked, sha256, write_text, written
+
+Say = Callable[[str], None]
+VERSION = 1
+"""Raised when decoding changes, so that older files are made anew."""
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """A split's pictures and labels."""
+
+    x: Tensor
+    y: Tensor
+    class_names: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+    """Pictures that could not be read, with the reason."""
+
+
+def silent(_: str) -> None:
+    """Says nothing."""
+
+
+def pictures_folder() -> Path:
+    return cache_folder() / "pictures"
+
+
+def cached(name: str, content: str, look: Look, extra: Sequence[Any], build: Callable[[], Decoded], say: Say) -> Decoded:
+    """What `build` makes of that content with that look; from the disk if it was made before.
+
+    Of several processes that want the same, one builds and the others wait. Where nothing can be written the
+    pictures are decoded each time.
+    """
+    facts = [VERSION, version("pillow"), content, asdict(look), *extra]
+    key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:20]
+    file = pictures_folder() / f"{name}-{look.channels}x{look.size}-{key}.safetensors"
+    found = read(file)
+    if found:
+        return found
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(file))
+        except RunFailed as error:
+            say(f"{error}; decoding without a cache")
+            return build()
+        found = read(file)
+        if found:
+            return found
+        for rest in file.parent.glob(f".{file.name}.*"):  # of a process that was killed while it held the lock
+            rest.unlink(missing_ok=True)
+        made = build()
+        try:
+            write(file, made)
+        except RunFailed as error:
+            say(f"{error}; going on without a cache")
+        return made
+
+
+def read(file: Path) -> Decoded | None:
+    """What was written there; None if there is nothing, or nothing whole."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, "pt") as saved:
+            facts = json.loads(saved.metadata()["facts"])
+            x, y = saved.get_tensor("x"), saved.get_tensor("y")
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError):
+        return None
+    if zlib.crc32(x.numpy()) != facts["crc32"]:
+        return None
+    return Decoded(x, y, tuple(facts["class_names"]), tuple(facts["left_out"]))
+
+
+def write(file: Path, decoded: Decoded) -> None:
+    from safetensors.torch import save_file
+
+    facts = {
+        "class_names": decoded.class_names,
+        "left_out": decoded.left_out,
+        "crc32": zlib.crc32(decoded.x.numpy()),
+    }
+    with written(file) as temporary:
+        save_file({"x": decoded.x, "y": decoded.y}, temporary, {"facts": json.dumps(facts)})
+
+
+def content_of(files: Sequence[Path], root: Path) -> str:
+    """A digest of the files' names and bytes. While their sizes and times stay the same it's read, not computed."""
+    stats = [(file, file.stat()) for file in files]
+    listing = [(str(file.absolute()), s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for file, s in stats]
+    memo = cache_folder() / "digests" / hashlib.sha256(repr(listing).encode(errors="surrogateescape")).hexdigest()[:32]
+    try:
+        return memo.read_text()
+    except (OSError, UnicodeDecodeError):
+        pass
+    whole = hashlib.sha256()
+    for file in files:
+        whole.update(f"{file.relative_to(root)}\0{sha256(file)}\n".encode(errors="surrogateescape"))
+    try:
+        write_text(memo, whole.hexdigest())
+    except RunFailed:
+        pass
+    return whole.hexdigest()
+
+
+def cache_files() -> list[Path]:
+    """All that the cache holds, decoded pictures and digests."""
+    folders = (pictures_folder(), cache_folder() / "digests")
+    return sorted(file for folder in folders if folder.is_dir() for file in folder.iterdir() if file.is_file())
+
+
+def clean() -> int:
+    """Empty the cache; gives the bytes that were freed. Fetched data stay."""
+    freed = 0
+    for file in cache_files():
+        size = file.stat().st_size
+        file.unlink(missing_ok=True)
+        freed += size
+    return freed

@@ -1,0 +1,199 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import uqgan
+from uqgan.config import load_config
+from uqgan.data.dataset import Dataset
+from uqgan.errors import RunFailed
+from uqgan.log import Log, Stopped, spell
+from uqgan.training import Best, Stage, accuracy_on, adam, decay, frozen, memory_advice, minimize, set_lr
+
+QUICK = {"uqgan": {"iterations": 12, "batch_size": 16, "validate_every": 2}}
+
+
+def test_linear_decay_starts_at_the_start_and_falls_evenly() -> None:
+    assert decay(1.0, 0.0, 0, 10) == 1.0
+    assert decay(1.0, 0.0, 5, 10) == 0.5
+    assert decay(1e-3, 1e-5, 10, 10) == pytest.approx(1e-5)
+
+
+def test_minimize_takes_one_step_down() -> None:
+    net = nn.Linear(3, 1)
+    optimizer = adam(net)
+    set_lr(optimizer, 0.01)
+    x = torch.randn(8, 3)
+    losses = []
+    for _ in range(5):
+        loss = net(x).square().mean()
+        losses.append(float(loss.detach()))
+        minimize(optimizer, loss)
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_frozen_networks_pass_gradients_on_but_take_none() -> None:
+    net, x = nn.Linear(2, 1), torch.randn(4, 2, requires_grad=True)
+    with frozen(net):
+        net(x).sum().backward()
+    assert x.grad is not None
+    assert net.weight.grad is None
+    assert net.weight.requires_grad
+
+
+def test_best_keeps_the_first_of_equal_values() -> None:
+    net = nn.Linear(1, 1, bias=False)
+    best = Best(net)
+    for step, value in enumerate([0.5, 0.9, 0.9, 0.2]):
+        nn.init.constant_(net.weight, step)
+        best.offer(value, step)
+    best.restore()
+    assert net.weight.item() == 1
+    assert best.step == 1
+
+
+def test_accuracy_is_the_share_of_right_answers() -> None:
+    data = Dataset(torch.eye(4), torch.tensor([0, 1, 2, 0]))
+    assert accuracy_on(nn.Identity(), data, chunk=3) == 0.75
+
+
+def test_the_same_seed_gives_the_same_log_and_weights(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        uqgan.fit("uqgan", "moons", seed=5, folder=tmp_path / name, config=load_config("moons", overrides=QUICK))
+    for file in ("log.jsonl", "weights.safetensors", "config.yaml"):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+
+
+def test_another_seed_gives_another_log(tmp_path: Path) -> None:
+    logs = [
+        uqgan.fit("uqgan", "moons", seed=seed, config=load_config("moons", overrides=QUICK)).record.log
+        for seed in (1, 2)
+    ]
+    assert logs[0] != logs[1]
+
+
+TRAIN = """
+import sys, uqgan.training, uqgan.api
+from uqgan.config import load_config
+uqgan.training.SAVE_SECONDS = 0.0
+import torch; torch.set_num_threads(1)
+config = load_config(sys.argv[1], overrides={
+    "uqgan": {"iterations": 40, "batch_size": 16, "validate_every": 2},
+    "autoencoder": {"epochs": 3, "batch_size": 64, "dim": 4} if sys.argv[1] == "digits" else {},
+})
+uqgan.api.fit(sys.argv[3], sys.argv[1], config=config, folder=sys.argv[2], resume="--resume" in sys.argv, device="cpu")
+"""
+
+
+def train(*arguments: str) -> subprocess.Popen[bytes]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    return subprocess.Popen([sys.executable, "-c", TRAIN, *arguments], env=environment)
+
+
+@pytest.mark.parametrize(("task", "method"), [("moons", "uqgan"), ("digits", "uqgan-mc")])
+def test_a_run_killed_and_resumed_ends_in_the_same_bytes(tmp_path: Path, task: str, method: str) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert train(task, str(whole), method).wait(timeout=120) == 0
+
+    process = train(task, str(killed), method)
+    saved = killed / "resume" / "uqgan.safetensors"
+    deadline = time.monotonic() + 60
+    while not saved.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert saved.exists(), "the run must have been killed in the middle of its training"
+    assert not (killed / "about.json").exists()
+
+    assert train(task, str(killed), method, "--resume").wait(timeout=120) == 0
+    for file in ("weights.safetensors", "log.jsonl", "config.yaml"):
+        assert (killed / file).read_bytes() == (whole / file).read_bytes()
+    assert not (killed / "resume").exists()
+    assert not [f for f in killed.rglob(".*") if f.is_file()], "no half-written file may be left"
+
+
+def stage(log: Log, total: int = 10) -> Stage:
+    net = nn.Linear(1, 1)
+    return Stage(log, "test", total, {"net": net, "optimizer": adam(net), "best": Best(net)})
+
+
+def test_a_value_that_is_not_finite_stops_the_run_and_is_named(tmp_path: Path) -> None:
+    leg = stage(Log(tmp_path))
+    leg.record(3, critic=1.0)
+    with pytest.raises(RunFailed, match=r"test: critic = nan between steps 4 and 8: training diverged"):
+        leg.record(7, critic=torch.tensor(float("nan")))
+
+
+def test_ctrl_c_finishes_the_step_saves_and_says_where(tmp_path: Path) -> None:
+    leg = stage(Log(tmp_path))
+    with pytest.raises(Stopped, match="stopped by hand at step 3 of 10 of test"):
+        for step in leg:
+            if step == 2:
+                os.kill(os.getpid(), signal.SIGINT)
+    assert stage(Log(tmp_path, resume=True)).steps == range(3, 10)
+
+
+def test_out_of_time_ends_the_stage_and_saves(tmp_path: Path) -> None:
+    log = Log(tmp_path, max_minutes=1e-9)
+    assert list(stage(log)) == [0]
+    assert log.stopped == "out of time at step 1 of 10 of test"
+    assert stage(Log(tmp_path, resume=True)).steps == range(1, 10)
+
+
+def test_a_run_out_of_time_keeps_its_best_classifier_and_can_go_on(tmp_path: Path) -> None:
+    quick = load_config("moons", overrides={"uqgan": {"iterations": 12, "batch_size": 16, "validate_every": 1}})
+    short = uqgan.fit("uqgan", "moons", config=quick, folder=tmp_path, max_minutes=1e-9)
+    assert short.record.about["finished"] is False
+    assert uqgan.load(tmp_path).record.about["stopped"].startswith("out of time at step 1 of 12")
+    rest = uqgan.fit("uqgan", "moons", config=quick, folder=tmp_path, resume=True)
+    whole = uqgan.fit("uqgan", "moons", config=quick)
+    assert rest.record.log == whole.record.log
+    assert rest.record.about["finished"] is True
+
+
+def test_lines_after_the_last_saved_state_are_written_anew(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    leg = stage(log)
+    log.write({"stage": "test", "step": 1, "loss": 1.0})
+    leg.save()
+    log.write({"stage": "test", "step": 2, "loss": 2.0})
+    with (tmp_path / "log.jsonl").open("ab") as file:
+        file.write(b'{"half a li')
+    resumed = Log(tmp_path, resume=True)
+    assert [row["step"] for row in resumed.rows] == [1]
+    assert [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text().splitlines()] == [1]
+
+
+def test_a_damaged_saved_state_is_named(tmp_path: Path) -> None:
+    stage(Log(tmp_path)).save()
+    file = tmp_path / "resume" / "test.safetensors"
+    file.write_bytes(file.read_bytes()[:40])
+    with pytest.raises(RunFailed, match=r"test\.safetensors: cannot be resumed from .*; delete it"):
+        Log(tmp_path, resume=True)
+
+
+def test_out_of_memory_says_which_batch_size_to_try() -> None:
+    with pytest.raises(RunFailed, match=r"uqgan\.batch_size = 256: out of memory \(try 128\)"):
+        with memory_advice("uqgan.batch_size", 256):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+    with pytest.raises(RunFailed, match=r"\(try 128\)"):
+        with memory_advice("uqgan.batch_size", 256):
+            torch.empty(2**50)
+
+
+def test_other_errors_are_not_taken_for_a_lack_of_memory() -> None:
+    with pytest.raises(RuntimeError, match="shape"):
+        with memory_advice("uqgan.batch_size", 256):
+            raise RuntimeError("shape mismatch")
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(5, "5 s"), (89, "89 s"), (130, "2 min"), (7200, "2.0 h")])
+def test_durations_are_spelled_as_one_says_them(seconds: float, words: str) -> None:
+    assert spell(seconds) == words
