@@ -22,8 +22,8 @@ class Settings(BaseModel):
 
 
 class AutoencoderConfig(Settings):
-    kind: Literal["identity", "small"] = "identity"
-    """Network: identity (points), small (two convolutions each way)."""
+    kind: Literal["identity", "small", "resnet"] = "identity"
+    """Network: identity (points), small (two convolutions each way), resnet (32 or 64 pixels)."""
     dim: int = Field(32, ge=1, le=4096)
     """Size of a latent code."""
     epochs: int = Field(200, ge=1)
@@ -81,8 +81,8 @@ class UqganConfig(Settings):
 class Config(Settings):
     """All settings of a run; a method reads the sections of its recipe."""
 
-    classifier: Literal["mlp", "lenet"] = "mlp"
-    """Network: mlp (points), lenet (32 pixels)."""
+    classifier: Literal["mlp", "lenet", "resnet"] = "mlp"
+    """Network: mlp (points), lenet (32 pixels), resnet (32 or 64 pixels)."""
     uqgan: UqganConfig = UqganConfig()
     autoencoder: AutoencoderConfig = AutoencoderConfig()
     one_vs_all: SupervisedConfig = SupervisedConfig()

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from uqgan.data.decode import Look
+from uqgan.data.decode import Look, own_limit
 from uqgan.errors import RunFailed
 from uqgan.files import cache_folder, locked, sha256, write_text, written
 
@@ -57,13 +57,15 @@ def cached(name: str, content: str, look: Look, extra: Sequence[Any], build: Cal
             stack.enter_context(locked(file))
         except RunFailed as error:
             say(f"{error}; decoding without a cache")
-            return build()
+            with own_limit():
+                return build()
         found = read(file)
         if found:
             return found
         for rest in file.parent.glob(f".{file.name}.*"):  # of a process that was killed while it held the lock
             rest.unlink(missing_ok=True)
-        made = build()
+        with own_limit():
+            made = build()
         try:
             write(file, made)
         except RunFailed as error:

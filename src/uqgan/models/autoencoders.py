@@ -1,10 +1,11 @@
 """Conditional autoencoders: the latent space in which the generator works."""
 
+from itertools import pairwise
 from typing import cast
 
 from torch import Tensor, nn
 
-from uqgan.models.layers import with_label, with_label_planes
+from uqgan.models.layers import SIDES, UpBlock, down_path, init_resnet, with_label, with_label_planes
 from uqgan.shapes import Codes, Images, Labels
 
 
@@ -77,9 +78,37 @@ class SmallAutoencoder(Autoencoder):
         return cast(Tensor, self.decoder(with_label(z, y, self.n_classes)))
 
 
-AUTOENCODERS: dict[str, type[Identity] | type[SmallAutoencoder]] = {
+class ResNetAutoencoder(Autoencoder):
+    """The classifier's blocks down to 4 × 4, and batch-normed ones up again, for 32 × 32 or 64 × 64 pixels."""
+
+    def __init__(self, shape: tuple[int, ...], n_classes: int, dim: int) -> None:
+        super().__init__()
+        channels, size, _ = shape
+        self.dim, self.n_classes = dim, n_classes
+        path, width = down_path(channels + n_classes, size)
+        self.encoder = nn.Sequential(path, nn.Flatten(), nn.Linear(width * 16, dim))
+        widths = [width] + [width >> k for k in range(SIDES[size])]
+        self.decoder = nn.Sequential(
+            nn.Linear(dim + n_classes, width * 16),
+            nn.Unflatten(1, (width, 4, 4)),
+            *(UpBlock(a, b) for a, b in pairwise(widths)),
+            nn.BatchNorm2d(widths[-1]),
+            nn.ReLU(),
+            nn.Conv2d(widths[-1], channels, 3, padding=1),
+        )
+        self.apply(init_resnet)
+
+    def encode(self, x: Images, y: Labels) -> Codes:
+        return cast(Tensor, self.encoder(with_label_planes(x, y, self.n_classes)))
+
+    def decode_logits(self, z: Codes, y: Labels) -> Tensor:
+        return cast(Tensor, self.decoder(with_label(z, y, self.n_classes)))
+
+
+AUTOENCODERS: dict[str, type[Identity] | type[SmallAutoencoder] | type[ResNetAutoencoder]] = {
     "identity": Identity,
     "small": SmallAutoencoder,
+    "resnet": ResNetAutoencoder,
 }
 
 

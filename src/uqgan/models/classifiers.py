@@ -4,7 +4,7 @@ import math
 
 from torch import nn
 
-from uqgan.models.layers import dropout
+from uqgan.models.layers import down_path, dropout, init_resnet
 
 
 class MLP(nn.Sequential):
@@ -39,7 +39,18 @@ class LeNet(nn.Sequential):
         )
 
 
-CLASSIFIERS = {"mlp": MLP, "lenet": LeNet}
+class ResNet(nn.Sequential):
+    """A small pre-activation ResNet for 32 × 32 or 64 × 64 pixels."""
+
+    def __init__(self, shape: tuple[int, ...], n_classes: int, p: float = 0.0) -> None:
+        channels, size, _ = shape
+        path, width = down_path(channels, size, p)
+        head = nn.Linear(width * 16, n_classes)
+        init_resnet(head)
+        super().__init__(path, nn.Flatten(), head)
+
+
+CLASSIFIERS: dict[str, type[MLP] | type[LeNet] | type[ResNet]] = {"mlp": MLP, "lenet": LeNet, "resnet": ResNet}
 
 
 def make_classifier(kind: str, shape: tuple[int, ...], n_classes: int, p: float = 0.0) -> nn.Module:

@@ -1,10 +1,17 @@
-"""Pieces that several networks share: class conditioning, and dropout that stays on."""
+"""Pieces that several networks share: class conditioning, dropout that stays on, residual blocks."""
+
+from itertools import pairwise
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from uqgan.errors import UsageError
 from uqgan.shapes import Codes, Images, Labels
+
+SIDES = {32: 3, 64: 4}
+"""Image sizes that the ResNets take, and how many blocks bring them to 4 × 4."""
 
 
 class Dropout(nn.Module):
@@ -32,3 +39,92 @@ def with_label_planes(x: Images, y: Labels, n_classes: int) -> Images:
     """An image with one constant plane a class behind its channels: 1 for its label, 0 for the others."""
     planes = F.one_hot(y, n_classes).to(x.dtype)[..., None, None]
     return torch.cat([x, planes.expand(-1, -1, *x.shape[2:])], 1)
+
+
+class ImageNorm(nn.Module):
+    """Layer norm over [channels, height, width] with a weight for each of their elements.
+
+    `nn.LayerNorm` would copy channels-last images to and fro. Here the weights are laid out as the images
+    are (a leading axis of 1 lets `Module.to(memory_format=...)` turn them), and a compiler can fuse it all.
+    """
+
+    def __init__(self, channels: int, size: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1, channels, size, size))
+        self.bias = nn.Parameter(torch.zeros(1, channels, size, size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.float()
+        variance, mean = torch.var_mean(wide, dim=(1, 2, 3), correction=0, keepdim=True)
+        normal = (wide - mean) * torch.rsqrt(variance + self.eps)
+        return (normal * self.weight + self.bias).to(x.dtype)
+
+
+class DownBlock(nn.Module):
+    """Pre-activation residual block that halves the image (layer norm, leaky ReLU, average pooling)."""
+
+    def __init__(self, inputs: int, outputs: int, size: int, p: float = 0.0) -> None:
+        super().__init__()
+        self.shortcut = nn.Sequential(nn.AvgPool2d(2), nn.Conv2d(inputs, outputs, 1), dropout(p))
+        self.main = nn.Sequential(
+            ImageNorm(inputs, size),
+            nn.LeakyReLU(),
+            nn.Conv2d(inputs, inputs, 3, padding=1, bias=False),
+            dropout(p),
+            ImageNorm(inputs, size),
+            nn.LeakyReLU(),
+            nn.Conv2d(inputs, outputs, 3, padding=1),
+            dropout(p),
+            nn.AvgPool2d(2),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.shortcut(x) + self.main(x))
+
+
+class UpBlock(nn.Module):
+    """Pre-activation residual block that doubles the image (batch norm, ReLU, nearest neighbour)."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.shortcut = nn.Sequential(nn.Upsample(scale_factor=2), nn.Conv2d(inputs, outputs, 1))
+        self.main = nn.Sequential(
+            nn.BatchNorm2d(inputs),
+            nn.ReLU(),
+            nn.Upsample(scale_factor=2),
+            nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
+            nn.BatchNorm2d(outputs),
+            nn.ReLU(),
+            nn.Conv2d(outputs, outputs, 3, padding=1),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.shortcut(x) + self.main(x))
+
+
+def down_path(channels: int, size: int, p: float = 0.0) -> tuple[nn.Sequential, int]:
+    """The stem and the blocks that bring an image to 4 × 4: width 32, doubled by each block but the last.
+
+    Gives the number of channels at its end too.
+    """
+    if size not in SIDES:
+        raise UsageError(f"image size = {size}: the ResNets take {' or '.join(map(str, SIDES))} pixels")
+    widths = [32 * 2**k for k in range(SIDES[size])]
+    widths.append(widths[-1])
+    blocks = [DownBlock(a, b, size >> k, p) for k, (a, b) in enumerate(pairwise(widths))]
+    path = nn.Sequential(nn.Conv2d(channels, widths[0], 3, padding=1), dropout(p), *blocks)
+    path.apply(init_resnet)
+    return path, widths[-1]
+
+
+def init_resnet(module: nn.Module) -> None:
+    """Kaiming for convolutions, Xavier for linear layers, norms near 1, no biases."""
+    if isinstance(module, nn.Conv2d):
+        nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+    elif isinstance(module, nn.Linear):
+        nn.init.xavier_normal_(module.weight)
+    elif isinstance(module, ImageNorm | nn.BatchNorm2d):
+        nn.init.normal_(module.weight, 1.0, 0.02)
+    if isinstance(getattr(module, "bias", None), Tensor):
+        nn.init.zeros_(module.bias)  # type: ignore[arg-type]

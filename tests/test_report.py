@@ -1,0 +1,246 @@
+"""The page: whole, alone, honest about its numbers, and deaf to what names contain."""
+
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from uqgan.config import load_config
+from uqgan.data.tasks import Task, load_task
+from uqgan.evaluation import evaluate, predict_task, ranking
+from uqgan.methods import METHODS
+from uqgan.metrics import paired_bootstrap
+from uqgan.report import Chapter, clearly_best, percent, render, write_report
+from uqgan.runs import Plan, Record, circumstances
+
+VOID = {"meta", "img", "br", "link", "input", "hr"}
+LOG = [
+    {"stage": "autoencoder", "step": 5, "reconstruction": 0.7, "validation": 0.6},
+    {"stage": "uqgan", "step": 20, "critic": -1.0, "generator": 2.0, "classifier": 0.3, "accuracy": 0.5},
+    {"stage": "uqgan", "step": 40, "critic": -0.5, "generator": 1.0, "classifier": 0.2, "accuracy": 0.7},
+]
+
+
+class Page(HTMLParser):
+    """Tags, addresses, table rows and words of a page; fails where a tag is not closed by its own kind."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.addresses: list[str] = []
+        self.headings: list[str] = []
+        self.rows: list[list[str]] = []
+        self.missing_alt = 0
+        self.words = ""
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+        self.addresses += [value or "" for key, value in attrs if key in ("src", "href", "srcset", "action")]
+        self.missing_alt += tag == "img" and not dict(attrs).get("alt")
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.rows[-1].append("")
+        elif tag in ("h2", "h3"):
+            self.headings.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+        if self.open and self.open[-1] in ("td", "th", "b") and self.rows and "table" in self.open:
+            self.rows[-1][-1] += data
+        if self.open and self.open[-1] in ("h2", "h3"):
+            self.headings[-1] += data
+
+
+def small(name: str, n: int = 60) -> Task:
+    task = load_task(name)
+    return replace(task, test=task.test[torch.arange(n)], ood={key: x[:40] for key, x in task.ood.items()})
+
+
+def chapter(method: str, task: Task, seed: int = 0, resamples: int = 50, **sections: Any) -> Chapter:
+    """A run that was never trained."""
+    torch.manual_seed(seed)
+    config = load_config(task.name, overrides=sections)
+    plan = Plan(task.name, method, seed, task.shape, task.class_names, config)
+    record = Record(plan, plan.assemble(), LOG, circumstances(torch.device("cpu"), 1.5, None))
+    outputs = predict_task(record.predictor, task, seed)
+    return Chapter(record, task, outputs, evaluate(outputs, resamples))
+
+
+@pytest.fixture(scope="module")
+def chapters() -> list[Chapter]:
+    """Interleaved on purpose: the page has to sort them."""
+    plane, digits = small("gaussians-overlap"), small("digits")
+    return [
+        chapter("uqgan", plane),
+        chapter("uqgan", digits),
+        chapter("uqgan", plane, uqgan={"lambda_reg": 0}, one_vs_all={"epochs": 7}),
+        chapter("one-vs-all", digits),
+    ]
+
+
+@pytest.fixture(scope="module")
+def html(chapters: list[Chapter]) -> str:
+    return render(chapters, "All & sundry")
+
+
+@pytest.fixture(scope="module")
+def page(html: str) -> Page:
+    return Page(html)
+
+
+def test_the_page_is_whole_html_and_every_picture_has_words(html: str, page: Page) -> None:
+    assert html.lstrip().startswith("<!DOCTYPE html>")
+    assert html.count("All &amp; sundry") == 2
+    assert page.missing_alt == 0
+
+
+def test_the_page_asks_for_nothing_from_outside(html: str, page: Page) -> None:
+    assert {address.partition(":")[0] if address[0] != "#" else "#" for address in page.addresses} == {"data", "#"}
+    assert not {"script", "link", "iframe", "object"} & set(page.tags)
+    assert "@import" not in html
+    assert "url(" not in html.partition("<body>")[0]
+
+
+def test_every_link_leads_to_a_place_on_the_page(html: str, page: Page) -> None:
+    assert all(f'id="{address[1:]}"' in html for address in page.addresses if address.startswith("#"))
+
+
+def test_a_planar_and_an_image_run_get_all_their_sections(html: str, page: Page) -> None:
+    plane, _, digits, one_vs_all = html.split('<section class="run"')[1:]
+    for caption in ("Epistemic:", "Aleatoric:", "Aleatoric × (1", "Foreignness:", "Density", "Error of p̂"):
+        assert f"<figcaption>{caption}" in plane
+    for name in ("Generated out-of-class", "Accepted", "Ambiguous", "Foreign", "false alarms", "missed"):
+        assert name in digits
+    assert "Generated out-of-class" not in one_vs_all
+    for section in (plane, digits):
+        for name in ("Reliability", "Stage autoencoder", "Stage uqgan", "Settings, versions, command", "lambda_real"):
+            assert name in section
+    assert page.headings[-1] == "What the words mean"
+
+
+def test_runs_of_a_task_stand_together_and_are_named_by_what_differs_and_matters(page: Page) -> None:
+    assert [name for name in page.headings if ":" in name and "Failures" not in name and "0-4" not in name] == [
+        "gaussians-overlap: uqgan, lambda_reg = 32",
+        "gaussians-overlap: uqgan, lambda_reg = 0",
+        "digits: uqgan",
+        "digits: one-vs-all",
+    ]
+
+
+def test_the_numbers_of_the_table_are_those_that_were_found(chapters: list[Chapter], page: Page) -> None:
+    scores, intervals = (chapters[1].found[key] for key in ("scores", "intervals"))
+    names = ("accuracy", "auroc_sf", "ece")
+    assert ["uqgan", "0", *(percent(scores[name], intervals[name])[0] for name in names)] in page.rows
+    for name in ("all", *chapters[1].outputs.ood):
+        columns = [("sets", key) for key in ("auroc", "aupr_in", "aupr_out", "fpr95_id_positive", "fpr95_ood_positive")]
+        expected = [
+            percent(scores[place][name][key], intervals[place][name][key])[0]
+            for place, key in [*columns, ("foreignness", "auroc")]
+        ]
+        assert ["uqgan", *expected] in page.rows
+
+
+def test_two_runs_of_a_task_are_compared_on_the_same_resamples(chapters: list[Chapter], page: Page) -> None:
+    score, is_ood = ranking(chapters[1].outputs, "epistemic", "noise")
+    result = paired_bootstrap(score, ranking(chapters[3].outputs, "epistemic", "noise")[0], is_ood)
+    row = next(row for row in page.rows if row[:2] == ["one-vs-all", "noise"])
+    assert row[2:4] == [f"{100 * result.difference.estimate:+.2f}", f"{result.p_value:.3f}"]
+    assert row[4] == "no difference shown" or result.p_value < 0.05
+
+
+def test_rendering_repeats_byte_for_byte_and_draws_nothing_from_the_callers_randomness(
+    chapters: list[Chapter], html: str
+) -> None:
+    before = torch.get_rng_state()
+    assert render(chapters, "All & sundry") == html
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_page_of_four_runs_is_small(html: str) -> None:
+    assert len(html.encode()) < 1_500_000
+
+
+def test_names_are_shown_as_they_are_and_never_obeyed() -> None:
+    task, evil = small("digits", 20), '"><img src=x onerror=alert(1)>'
+    names = ("<u>class</u>", "größe → 猫", "$x_1$", "{{ 7 * 7 }}", "&amp;")
+    task = replace(task, title="<script>", class_names=names, ood={evil: task.ood["noise"][:20]})
+    html = render([chapter("one-vs-all", task, resamples=5), chapter("uqgan", task, resamples=5)], "<s>title</s>")
+    page = Page(html)
+    assert not {"script", "u", "s"} & set(page.tags)
+    for name in (*names, evil, "<script>", "<s>title</s>"):
+        assert name in page.words
+    assert all(address.startswith(("data:", "#")) for address in page.addresses)
+
+
+def test_planar_class_names_need_no_font_and_no_mathematics() -> None:
+    task = replace(small("moons"), class_names=("$\\frac{", "猫"))
+    assert "$\\frac{" in Page(render([chapter("uqgan", task, resamples=0)], "toys")).words
+
+
+def test_an_undefined_score_is_a_dash_with_a_reason() -> None:
+    one = chapter("one-vs-all", small("digits"))
+    outputs = replace(one.outputs, y=one.outputs.test.labels)
+    page = Page(render([replace(one, outputs=outputs, found=evaluate(outputs, 20))], "faultless"))
+    row = next(row for row in page.rows if row[:2] == ["one-vs-all", "0"])
+    assert row[2:4] == ["100.00", "–"]
+    assert "undefined" in page.words
+
+
+def test_scores_without_intervals_and_tasks_without_outliers_can_be_shown() -> None:
+    task = replace(small("digits"), ood={})
+    page = Page(render([chapter("entropy", task, resamples=0)], "bare"))
+    assert "Known against out-of-distribution" not in page.words
+    assert not any(" to " in cell for row in page.rows for cell in row)
+
+
+def test_a_method_with_one_uncertainty_gets_one_map() -> None:
+    html = render([chapter("max-softmax", small("moons"), resamples=0)], "one map")
+    assert html.count("<figcaption>Uncertainty. This method has one") == 1
+    assert "<figcaption>Epistemic:" not in html
+
+
+def test_runs_on_different_samples_are_not_compared() -> None:
+    pair = [chapter("one-vs-all", small("moons", n), resamples=0) for n in (30, 40)]
+    page = Page(render(pair, "apart"))
+    assert "Paired comparison" not in page.words
+    assert "different samples" in page.words
+
+
+def test_the_best_is_marked_only_where_intervals_lie_apart() -> None:
+    found = [{"intervals": {"ece": ends}} for ends in ([0.1, 0.2], [0.3, 0.4], [0.35, 0.5])]
+    assert clearly_best(found, ("ece",), more_is_better=False) == 0
+    assert clearly_best(found, ("ece",), more_is_better=True) is None
+    assert clearly_best(found[:1], ("ece",), more_is_better=True) is None
+    assert clearly_best([*found, {"intervals": {}}], ("ece",), more_is_better=False) is None
+
+
+def test_digits_follow_the_width_of_the_interval() -> None:
+    assert percent(0.98765, [0.97, 0.99]) == ("98.8", "97.0 to 99.0")
+    assert percent(0.98765, [0.987, 0.988]) == ("98.77", "98.70 to 98.80")
+    assert percent(0.5) == ("50.0", "")
+    assert percent(None, None) == ("–", "")
+
+
+def test_a_report_is_written_as_rendered(tmp_path: Path) -> None:
+    one = chapter("one-vs-all", small("moons"), resamples=0)
+    write_report([one], tmp_path / "new" / "page.html")
+    assert (tmp_path / "new" / "page.html").read_text(encoding="utf-8") == render([one], "uqgan report")
+
+
+def test_every_method_can_be_shown() -> None:
+    task = small("digits", 20)
+    page = Page(render([chapter(method, task, resamples=0) for method in METHODS], "all"))
+    assert sum(name.startswith("digits: ") for name in page.headings) == len(METHODS)
