@@ -61,7 +61,7 @@ def test_best_keeps_the_first_of_equal_values() -> None:
 
 def test_accuracy_is_the_share_of_right_answers() -> None:
     data = Dataset(torch.eye(4), torch.tensor([0, 1, 2, 0]))
-    assert accuracy_on(nn.Identity(), data, chunk=3) == 0.75
+    assert accuracy_on(nn.Identity(), data) == 0.75
 
 
 def test_the_same_seed_gives_the_same_log_and_weights(tmp_path: Path) -> None:
@@ -183,15 +183,13 @@ def test_out_of_memory_says_which_batch_size_to_try() -> None:
     with pytest.raises(RunFailed, match=r"uqgan\.batch_size = 256: out of memory \(try 128\)"):
         with memory_advice("uqgan.batch_size", 256):
             raise torch.OutOfMemoryError("CUDA out of memory")
-    with pytest.raises(RunFailed, match=r"\(try 128\)"):
-        with memory_advice("uqgan.batch_size", 256):
-            torch.empty(2**50)
+    with pytest.raises(RunFailed, match=r"\(try 128\)"), memory_advice("uqgan.batch_size", 256):
+        torch.empty(2**50)
 
 
 def test_other_errors_are_not_taken_for_a_lack_of_memory() -> None:
-    with pytest.raises(RuntimeError, match="shape"):
-        with memory_advice("uqgan.batch_size", 256):
-            raise RuntimeError("shape mismatch")
+    with pytest.raises(RuntimeError, match="shape"), memory_advice("uqgan.batch_size", 256):
+        raise RuntimeError("shape mismatch")
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(5, "5 s"), (89, "89 s"), (130, "2 min"), (7200, "2.0 h")])

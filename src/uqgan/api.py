@@ -132,6 +132,7 @@ def load(folder: str | Path, device: str = "auto") -> Run:
     """The run in a folder."""
     record = Record.read(Path(folder))
     record.predictor.to(choose_device(device))
+    record.predictor.prepare(record.plan.config)
     return Run(record)
 
 

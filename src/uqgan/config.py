@@ -83,6 +83,10 @@ class Config(Settings):
 
     classifier: Literal["mlp", "lenet", "resnet"] = "mlp"
     """Network: mlp (points), lenet (32 pixels), resnet (32 or 64 pixels)."""
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    """Of the convolutional networks; auto is bf16 on GPUs that have it, else fp32. Losses are always fp32."""
+    compile: bool = True
+    """Compile the convolutional networks where that pays (CUDA)."""
     uqgan: UqganConfig = UqganConfig()
     autoencoder: AutoencoderConfig = AutoencoderConfig()
     one_vs_all: SupervisedConfig = SupervisedConfig()

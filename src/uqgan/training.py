@@ -14,13 +14,14 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
+from uqgan.acceleration import accelerate
 from uqgan.config import SupervisedConfig
-from uqgan.data.dataset import Dataset, as_input
+from uqgan.data.dataset import Dataset, equal_chunks
 from uqgan.data.tasks import Task
 from uqgan.errors import RunFailed
 from uqgan.files import write_bytes
 from uqgan.log import Log, Stopped, interrupts
-from uqgan.shapes import Labels, Logits, Scalar
+from uqgan.shapes import Images, Labels, Logits, Scalar
 
 SAVE_SECONDS = 20.0
 """How much work a killed run may lose, at most about."""
@@ -28,7 +29,10 @@ SAVE_SECONDS = 20.0
 
 def adam(net: nn.Module, betas: tuple[float, float] = (0.9, 0.999), weight_decay: float = 0.0) -> Adam:
     """Adam over a network's weights; `decay` sets its learning rate."""
-    return Adam(net.parameters(), betas=betas, weight_decay=weight_decay, fused=True)
+    device = next(net.parameters()).device
+    on_gpu = device.type == "cuda"
+    lr = torch.tensor(0.0, device=device) if on_gpu else 0.0
+    return Adam(net.parameters(), lr, betas, weight_decay=weight_decay, fused=True, capturable=on_gpu)
 
 
 def minimize(optimizer: Optimizer, loss: Scalar) -> None:
@@ -40,7 +44,10 @@ def minimize(optimizer: Optimizer, loss: Scalar) -> None:
 
 def set_lr(optimizer: Optimizer, lr: float) -> None:
     for group in optimizer.param_groups:
-        group["lr"] = lr
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(lr)  # a captured step reads it where it is
+        else:
+            group["lr"] = lr
 
 
 def decay(start: float, end: float, step: int, total: int) -> float:
@@ -61,10 +68,10 @@ def frozen(*nets: nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
-def accuracy_on(net: nn.Module, data: Dataset, chunk: int = 4096) -> float:
+def accuracy_on(net: nn.Module, data: Dataset) -> float:
     """Share of samples whose largest logit is the true class's."""
-    right = sum((net(as_input(x)).argmax(1) == y).sum() for x, y in zip(data.x.split(chunk), data.y.split(chunk)))
-    return float(right) / len(data)
+    labels = torch.cat([net(x).argmax(1) for x in equal_chunks(data.x)])
+    return float((labels[: len(data)] == data.y).sum()) / len(data)
 
 
 class Best:
@@ -165,7 +172,7 @@ def load_state(file: Path, parts: Mapping[str, nn.Module | Optimizer | Best]) ->
     try:
         with safe_open(file, "pt") as saved:
             facts = json.loads(saved.metadata()["facts"])
-            tensors = {key: saved.get_tensor(key) for key in saved.keys()}
+            tensors = {key: saved.get_tensor(key) for key in saved.keys()}  # noqa: SIM118
         for name, part in parts.items():
             own = {key.removeprefix(f"{name}/"): value for key, value in tensors.items() if key.startswith(f"{name}/")}
             _load(part, own, facts.get(name))
@@ -232,13 +239,19 @@ def fit_supervised(
     optimizer, best = adam(net, weight_decay=config.weight_decay), Best(net)
     stage = Stage(log, name, total, {"classifier": net, "optimizer": optimizer, "best": best})
     batches = task.train.batches(config.batch_size, stage.steps, log.seed, drop_last=False, flip=task.flip)
+
+    def train_step(x: Images, y: Labels) -> Scalar:
+        loss = loss_of(net(x), y)
+        minimize(optimizer, loss)
+        return loss.detach()
+
+    train_step = accelerate(train_step, task.train.x.device, log.say)
     with memory_advice(f"{name}.batch_size", config.batch_size):
         for step, (x, y) in zip(stage, batches, strict=False):
             set_lr(optimizer, decay(config.lr, config.end_lr, step // epoch_steps, config.epochs))
-            loss = loss_of(net(x), y)
-            minimize(optimizer, loss)
+            loss = train_step(x, y)
             if (step + 1) % epoch_steps == 0:
                 accuracy = accuracy_on(net, task.validation)
                 best.offer(accuracy, step)
-                stage.record(step, classifier=loss.detach(), accuracy=accuracy)
+                stage.record(step, classifier=loss, accuracy=accuracy)
     best.restore()

@@ -35,8 +35,15 @@ class Prediction:
         return self.probs.argmax(1)
 
     def cpu(self) -> "Prediction":
+        return self._each(Tensor.cpu)
+
+    def first(self, n: int) -> "Prediction":
+        """Of the first n samples only."""
+        return self._each(lambda column: column[:n])
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "Prediction":
         columns = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Prediction(**{key: None if value is None else value.cpu() for key, value in columns.items()})
+        return Prediction(**{key: None if value is None else change(value) for key, value in columns.items()})
 
     @staticmethod
     def join(parts: "list[Prediction]") -> "Prediction":

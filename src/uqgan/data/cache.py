@@ -40,7 +40,9 @@ def pictures_folder() -> Path:
     return cache_folder() / "pictures"
 
 
-def cached(name: str, content: str, look: Look, extra: Sequence[Any], build: Callable[[], Decoded], say: Say) -> Decoded:
+def cached(
+    name: str, content: str, look: Look, extra: Sequence[Any], build: Callable[[], Decoded], say: Say
+) -> Decoded:
     """What `build` makes of that content with that look; from the disk if it was made before.
 
     Of several processes that want the same, one builds and the others wait. Where nothing can be written the

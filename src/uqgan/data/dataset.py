@@ -8,6 +8,9 @@ from torch import Tensor
 
 from uqgan.shapes import Images, Labels, Prior
 
+CHUNK = 2048
+"""Samples that go through a network at once outside of training."""
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -66,6 +69,13 @@ class Dataset:
 def as_input(x: Tensor) -> Images:
     """What a network sees: pixels in [0, 1], points as they are."""
     return x.float() / 255 if x.dtype == torch.uint8 else x
+
+
+def equal_chunks(x: Tensor, size: int = CHUNK) -> Iterator[Images]:
+    """All samples in chunks of one size, the last filled up with zeros: a compiled network sees one shape only."""
+    for chunk in x.split(size):  # type: ignore[no-untyped-call]
+        missing = size - len(chunk) if len(x) > size or x.is_cuda else 0
+        yield as_input(torch.cat([chunk, chunk.new_zeros(missing, *chunk.shape[1:])]) if missing else chunk)
 
 
 def random_flip(x: Images) -> Images:

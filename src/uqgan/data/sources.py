@@ -237,7 +237,9 @@ def _labels(column: Any, names: tuple[str, ...], file: Path) -> Any:
     labels = column.to_numpy(zero_copy_only=False)
     wrong = labels[(labels < 0) | (labels >= (len(names) or np.inf))]
     if len(wrong):
-        rule = f"must be within 0-{len(names) - 1}, as the file names {len(names)} classes" if names else "must not be < 0"
+        rule = (
+            f"must be within 0-{len(names) - 1}, as the file names {len(names)} classes" if names else "must not be < 0"
+        )
         raise UsageError(f"{file}: label = {wrong[0]}: {rule}")
     return labels
 

@@ -6,17 +6,15 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor, nn
 
+from uqgan.acceleration import prepare
 from uqgan.config import Config
-from uqgan.data.dataset import as_input
+from uqgan.data.dataset import CHUNK, equal_chunks
 from uqgan.data.tasks import Task
 from uqgan.log import Log
 from uqgan.models.classifiers import make_classifier
 from uqgan.models.gan import Shield
-from uqgan.shapes import DrawnLogits, Prior
+from uqgan.shapes import DrawnLogits, Images, Prior
 from uqgan.uncertainty import Prediction, Reading
-
-CHUNK = 4096
-"""Rows that go through a classifier at once in prediction."""
 
 
 class Networks(nn.Module):
@@ -55,6 +53,13 @@ class Predictor(nn.Module):
     def shield(self) -> Shield | None:
         return cast(Networks, self.members[0]).shield
 
+    def prepare(self, config: Config) -> None:
+        """Make the convolutional networks fast on the device they are on."""
+        for nets in self.members:
+            prepare(cast(Networks, nets).classifier, config.precision, config.compile)
+        if self.shield:
+            prepare(self.shield.autoencoder, config.precision, config.compile, "encode", "decode_logits")
+
     @torch.no_grad()
     def predict(self, x: Tensor, seed: int | None = None) -> Prediction:
         """Read x: uint8 images, pixels in [0, 1], or points. The same seed repeats the same draws."""
@@ -62,11 +67,11 @@ class Predictor(nn.Module):
         with torch.random.fork_rng(devices, enabled=seed is not None):
             if seed is not None:
                 torch.manual_seed(seed)
-            parts = [self.reading(self._logits(chunk), self.prior) for chunk in x.split(max(1, CHUNK // self.passes))]
-        return Prediction.join(parts)
+            chunks = equal_chunks(x.to(self.prior.device), max(1, CHUNK // self.passes))
+            parts = [self.reading(self._logits(chunk), self.prior) for chunk in chunks]
+        return Prediction.join(parts).first(len(x))
 
-    def _logits(self, x: Tensor) -> DrawnLogits:
-        x = as_input(x.to(self.prior.device))
+    def _logits(self, x: Images) -> DrawnLogits:
         rows = x.repeat(self.passes, *[1] * (x.ndim - 1))  # all passes as one batch
         drawn = [cast(Networks, net).classifier(rows).unflatten(0, (self.passes, len(x))) for net in self.members]
         return torch.cat(drawn)
@@ -95,6 +100,7 @@ class Method:
         device = task.train.x.device
         torch.manual_seed(log.seed)
         predictor = self.assemble(task.shape, task.n_classes, config).to(device)
+        predictor.prepare(config)
         predictor.prior.copy_(task.train.class_frequencies(task.n_classes))
         outliers = torch.cat(list(task.outliers.values())).to(device) if self.sees_ood else None
         for nets in predictor.members:

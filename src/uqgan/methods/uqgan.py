@@ -8,11 +8,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from uqgan.acceleration import accelerate
 from uqgan.config import AutoencoderConfig, Config
 from uqgan.data.dataset import as_input
 from uqgan.data.tasks import Task
 from uqgan.log import Log, Stopped
-from uqgan.losses import classifier_loss, critic_loss, out_of_class_loss, reconstruction_loss, spread_loss
+from uqgan.losses import (
+    block_layout,
+    classifier_loss,
+    critic_loss,
+    out_of_class_loss,
+    reconstruction_loss,
+    spread_loss,
+)
 from uqgan.methods.method import Networks
 from uqgan.models.autoencoders import Autoencoder, make_autoencoder
 from uqgan.models.classifiers import make_classifier
@@ -48,6 +56,7 @@ def fit_jointly(C: torch.nn.Module, G: Generator, A: Autoencoder, task: Task, co
     settings = config.uqgan
     D = Critic(A.dim, task.n_classes).to(task.train.x.device)
     prior = task.train.class_frequencies(task.n_classes)
+    layout = block_layout(prior, settings.batch_size) if prior.is_cuda else None
     opt_C, opt_G, opt_D, best = adam(C), adam(G, GAN_BETAS), adam(D, GAN_BETAS), Best(C)
 
     def iterate(x: Images, y: Labels) -> Losses:
@@ -66,7 +75,7 @@ def fit_jointly(C: torch.nn.Module, G: Generator, A: Autoencoder, task: Task, co
             g_loss = (
                 -D(z_fake, y).mean()
                 + settings.lambda_cl * out_of_class_loss(C(A.decode(z_fake, y)), y)
-                + settings.lambda_reg * spread_loss(z, z_fake, y)
+                + settings.lambda_reg * spread_loss(z, z_fake, y, layout)
             )
             minimize(opt_G, g_loss)
 
@@ -79,6 +88,7 @@ def fit_jointly(C: torch.nn.Module, G: Generator, A: Autoencoder, task: Task, co
             minimize(opt_C, c_loss)
         return Losses(d_loss.detach(), g_loss.detach(), c_loss.detach())
 
+    iterate = accelerate(iterate, prior.device, log.say)
     parts = {"C": C, "G": G, "D": D, "opt_C": opt_C, "opt_G": opt_G, "opt_D": opt_D, "best": best}
     stage = Stage(log, "uqgan", settings.iterations, parts)
     batches = task.train.batches(settings.batch_size, stage.steps, log.seed, flip=task.flip)
@@ -105,21 +115,27 @@ def generate(G: Generator, y: Labels) -> Codes:
 def fit_autoencoder(A: Autoencoder, task: Task, config: AutoencoderConfig, log: Log) -> None:
     """Eq. 6 on the in-distribution data; the weights of least validation loss are kept."""
     epoch_steps = task.train.steps_per_epoch(config.batch_size, drop_last=False)
-    optimizer, best = adam(A), Best(A)
+    optimizer, best = adam(A.train()), Best(A)
     parts = {"A": A, "optimizer": optimizer, "best": best}
     stage = Stage(log, "autoencoder", config.epochs * epoch_steps, parts)
     batches = task.train.batches(config.batch_size, stage.steps, log.seed, drop_last=False, flip=task.flip)
+
+    def train_step(x: Images, y: Labels) -> Scalar:
+        loss = reconstruction_loss(A(x, y), x)
+        minimize(optimizer, loss)
+        return loss.detach()
+
+    train_step = accelerate(train_step, task.train.x.device, log.say)
     with memory_advice("autoencoder.batch_size", config.batch_size):
         for step, (x, y) in zip(stage, batches, strict=False):
             epoch = step // epoch_steps
             falls = (epoch >= config.epochs // 4) + (epoch >= config.epochs // 2)
             set_lr(optimizer, config.lr * 0.1**falls)
-            loss = reconstruction_loss(A(x, y), x)
-            minimize(optimizer, loss)
+            loss = train_step(x, y)
             if (step + 1) % epoch_steps == 0:
                 validation = validate_autoencoder(A, task)
                 best.offer(-validation, step)
-                stage.record(step, reconstruction=loss.detach(), validation=validation)
+                stage.record(step, reconstruction=loss, validation=validation)
     if log.stopped:
         raise Stopped(log.stopped)
     best.restore()
@@ -127,5 +143,8 @@ def fit_autoencoder(A: Autoencoder, task: Task, config: AutoencoderConfig, log: 
 
 @torch.no_grad()
 def validate_autoencoder(A: Autoencoder, task: Task) -> float:
+    """Eq. 6 on the validation data, with the batch norm's running statistics."""
     x = as_input(task.validation.x)
-    return float(reconstruction_loss(A(x, task.validation.y), x))
+    loss = float(reconstruction_loss(A.eval()(x, task.validation.y), x))
+    A.train()
+    return loss

@@ -1,5 +1,6 @@
 """The conditional generator and critic that work on codes, and the shield made of a generator and a decoder."""
 
+from itertools import pairwise
 from typing import cast
 
 import torch
@@ -19,7 +20,7 @@ class Generator(nn.Module):
         sizes = (noise + n_classes, 1024, 512, 256)
         hidden = [
             layer
-            for a, b in zip(sizes, sizes[1:], strict=False)
+            for a, b in pairwise(sizes)
             for layer in (nn.Linear(a, b), nn.ReLU(), nn.BatchNorm1d(b))
         ]
         self.layers = nn.Sequential(*hidden, nn.Linear(sizes[-1], dim))
@@ -38,7 +39,7 @@ class Critic(nn.Module):
         super().__init__()
         self.n_classes, self.dim = n_classes, dim
         sizes = (dim + n_classes, width, width, width, 1)
-        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(sizes, sizes[1:], strict=False))
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
         self.activation = nn.LeakyReLU()
         self.apply(_small_weights)
 
