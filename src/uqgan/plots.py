@@ -152,7 +152,7 @@ def training_curves(rows: Sequence[Mapping[str, Any]]) -> Figure:
                 axes.plot(steps, [row.get(key, math.nan) for row in member], color=colour, lw=1, label=key)
                 if len(steps) == 1:
                     axes.plot(steps, [member[0].get(key, math.nan)], ".", color=colour)
-        axes.set_ylabel(name)
+        axes.set_ylabel(name, fontsize=7)
         axes.grid(alpha=0.25, lw=0.5)
         if keys == losses and losses:
             shown = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
