@@ -1,12 +1,13 @@
 """All methods on the digits task, three seeds: scores under results/digits/, and UQGAN against One-vs-All, paired.
 
-python benchmarks/digits.py [--workers 2] [--seeds 0 1 2]
+python benchmarks/digits.py [--workers 2] [--seeds 0 1 2] [--device cuda]
 """
 
 import argparse
 import os
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -25,13 +26,13 @@ from uqgan.methods import METHODS
 RESULTS = Path(__file__).parent.parent / "results" / "digits"
 
 
-def work(job: tuple[str, int]) -> tuple[str, int, dict[str, Any], Outputs]:
+def work(job: tuple[str, int, str]) -> tuple[str, int, dict[str, Any], Outputs]:
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    method, seed = job
-    run = uqgan.fit(method, "digits", seed=seed, device="cpu")
+    method, seed, device = job
+    run = uqgan.fit(method, "digits", seed=seed, device=device)
     outputs = run.outputs()
     record = scores_record(run, evaluate(outputs))
-    command = f"uqgan train digits --method {method} --seed {seed}"
+    command = f"uqgan train digits --method {method} --seed {seed} --device {device}"
     return method, seed, record | {"command": command}, outputs
 
 
@@ -39,10 +40,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    jobs = [(method, seed) for method in METHODS for seed in arguments.seeds]
-    with ProcessPoolExecutor(arguments.workers) as pool:
+    jobs = [(method, seed, arguments.device) for method in METHODS for seed in arguments.seeds]
+    with ProcessPoolExecutor(arguments.workers, get_context("spawn")) as pool:
         done = list(pool.map(work, jobs))
     for method, seed, record, _ in done:
         write_json(arguments.results / method / f"seed-{seed}.json", record)
