@@ -100,7 +100,8 @@ def measure(name: str, method: str, device: torch.device, steps: int, eager: boo
     if eager:
         uqgan.accelerate = training.accelerate = lambda step, *_: step
     try:
-        fit(name, method, settings(name, warm + steps, eager), device, watch)
+        # One step more, since the last one is followed by a validation.
+        fit(name, method, settings(name, warm + steps + 1, eager), device, watch)
     finally:
         uqgan.accelerate = training.accelerate = capture
     ms = 1e3 * (watch.marks[1] - watch.marks[0]) / steps

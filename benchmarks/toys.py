@@ -145,7 +145,8 @@ def main() -> None:
         figures = {name: [row[2][name] for row in rows] for name in rows[0][2]}
         facts = {key: rows[0][3][key] for key in ("settings", "device", "threads", "versions")}
         seconds = [row[3]["seconds"] for row in rows]
-        command = f"python benchmarks/toys.py --only {case} --seeds {' '.join(map(str, arguments.seeds))} --device {arguments.device}"
+        seeds = " ".join(map(str, arguments.seeds))
+        command = f"python benchmarks/toys.py --only {case} --seeds {seeds} --device {arguments.device}"
         record = {"case": case, "command": command, "seeds": arguments.seeds, "figures": figures, "seconds": seconds}
         write_json(arguments.results / f"{case}.json", record | facts)
         show(case, figures)

@@ -48,15 +48,15 @@ def test_frozen_networks_pass_gradients_on_but_take_none() -> None:
     assert net.weight.requires_grad
 
 
-def test_best_keeps_the_first_of_equal_values() -> None:
+def test_best_keeps_the_last_of_equal_values() -> None:
     net = nn.Linear(1, 1, bias=False)
     best = Best(net)
     for step, value in enumerate([0.5, 0.9, 0.9, 0.2]):
         nn.init.constant_(net.weight, step)
         best.offer(value, step)
     best.restore()
-    assert net.weight.item() == 1
-    assert best.step == 1
+    assert net.weight.item() == 2
+    assert best.step == 2
 
 
 def test_accuracy_is_the_share_of_right_answers() -> None:

@@ -49,11 +49,18 @@ def prepare(net: nn.Module, precision: Precision = "auto", compiled: bool = True
     device = next(net.parameters()).device
     net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     for name in names or ("forward",):
-        method = _lowered(getattr(net, name), device, precision)
-        if compiled and device.type == "cuda":
-            torch._dynamo.config.recompile_limit = 64
-            method = torch.compile(method, dynamic=False)
-        setattr(net, name, method)
+        setattr(net, name, _lowered(getattr(net, name), device, precision))
+        if compiled:
+            compile_methods(net, name)
+
+
+def compile_methods(net: nn.Module, *names: str) -> None:
+    """Compile these methods in place, on CUDA only: on a CPU it gains nothing."""
+    if next(net.parameters()).device.type != "cuda":
+        return
+    torch._dynamo.config.recompile_limit = 64  # a variant for each shape, mode and set of frozen weights
+    for name in names:
+        setattr(net, name, torch.compile(getattr(net, name), dynamic=False))
 
 
 def _lowered(method: Callable[..., Tensor], device: torch.device, precision: Precision) -> Callable[..., Tensor]:

@@ -11,8 +11,8 @@ from rich.console import Console
 from torch import Tensor
 
 from uqgan.acceleration import choose_device
-from uqgan.config import Config, load_config, suggest
-from uqgan.data.tasks import Task, load_task
+from uqgan.config import Config, load_config, own_settings, suggest
+from uqgan.data.tasks import TASKS, Task, load_task
 from uqgan.errors import UsageError
 from uqgan.evaluation import Outputs, evaluate, predict_task
 from uqgan.files import write_json
@@ -27,9 +27,9 @@ __all__ = ["Run", "fit", "load", "load_task"]
 class Run:
     """A trained method: ask it about pictures, test it, let it make out-of-class examples."""
 
-    def __init__(self, record: Record, task: Task | None = None) -> None:
+    def __init__(self, record: Record, task: Task | None = None, data_root: str | Path | None = None) -> None:
         self.record = record
-        self._task = task
+        self._task, self._data_root = task, data_root
 
     def __repr__(self) -> str:
         plan = self.record.plan
@@ -43,7 +43,9 @@ class Run:
     def task(self) -> Task:
         """What it was trained on, loaded again by name if need be."""
         if self._task is None:
-            self._task = load_task(self.record.plan.task)
+            plan = self.record.plan
+            size, channels = (plan.shape[-1], plan.shape[0]) if is_own(plan.task) else (None, None)
+            self._task = load_task(plan.task, 0, self._data_root, size, channels, skip_broken=True)
         return self._task
 
     def predict(self, x: Tensor | npt.NDArray[Any], seed: int | None = 0) -> Prediction:
@@ -56,7 +58,7 @@ class Run:
             inputs = inputs.float()
             if len(shape) == 3 and not (inputs.amin() >= 0 and inputs.amax() <= 1):
                 raise UsageError("x has pixels outside [0, 1]: give uint8, or floats divided by 255")
-        return self.record.predictor.predict(inputs, seed)
+        return self.record.predictor.predict(inputs, seed).cpu()
 
     def outputs(self) -> Outputs:
         """What it says about all test samples of its task."""
@@ -91,7 +93,7 @@ class Run:
 
 def fit(
     method: str,
-    task: Task | str,
+    task: Task | str | Path,
     seed: int = 0,
     config: Config | None = None,
     folder: str | Path | None = None,
@@ -109,8 +111,8 @@ def fit(
     """
     if method not in METHODS:
         raise UsageError(f"method = {method}: no such method{suggest(method, list(METHODS))}")
-    task = load_task(task) if isinstance(task, str) else task
-    config = config or load_config(task.name, overrides=sections(method, settings))
+    task = task if isinstance(task, Task) else load_task(task)
+    config = config or settings_of(task, overrides=sections(method, settings))
     plan = Plan(task.name, method, seed, task.shape, task.class_names, config)
     where = Path(folder) if folder else None
     if where:
@@ -128,12 +130,23 @@ def fit(
     return Run(record, task)
 
 
-def load(folder: str | Path, device: str = "auto") -> Run:
-    """The run in a folder."""
+def is_own(task: str) -> bool:
+    """Whether a task's name stands for own data rather than one of TASKS."""
+    return task.partition("+")[0] not in TASKS
+
+
+def settings_of(task: Task, file: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
+    """A task's settings; for own data those that fit the pictures and their number."""
+    own = own_settings(task.shape, len(task.train)) if is_own(task.name) else None
+    return load_config(task.name, file, overrides, own)
+
+
+def load(folder: str | Path, device: str = "auto", data_root: str | Path | None = None) -> Run:
+    """The run in a folder; `data_root` is where the paper's data sets are, UQGAN_DATA if not given."""
     record = Record.read(Path(folder))
     record.predictor.to(choose_device(device))
     record.predictor.prepare(record.plan.config)
-    return Run(record)
+    return Run(record, data_root=data_root)
 
 
 def sections(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:

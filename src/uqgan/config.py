@@ -93,9 +93,14 @@ class Config(Settings):
     cross_entropy: SupervisedConfig = SupervisedConfig()
 
 
-def load_config(task: str, file: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
-    """A task's own settings, then those of a YAML file, then the overrides (a tree of sections)."""
-    layers = [task_settings(task), read_yaml(file) if file else {}, overrides or {}]
+def load_config(
+    task: str,
+    file: Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    own: Mapping[str, Any] | None = None,
+) -> Config:
+    """A task's settings (or `own` ones), then those of a YAML file, then the overrides (a tree of sections)."""
+    layers = [task_settings(task) if own is None else own, read_yaml(file) if file else {}, overrides or {}]
     tree: dict[str, Any] = {}
     for layer in layers:
         tree = _merge(tree, layer)
@@ -119,6 +124,23 @@ def task_settings(task: str) -> dict[str, Any]:
     """What `settings/<task>.yaml` says; nothing for tasks without one."""
     file = resources.files("uqgan") / "settings" / f"{task.partition('+')[0]}.yaml"
     return yaml.safe_load(file.read_text()) or {} if file.is_file() else {}
+
+
+def own_settings(shape: tuple[int, ...], n_train: int) -> dict[str, Any]:
+    """What fits own pictures of that shape and number: small networks for small grey ones, less training for few."""
+    channels, size, _ = shape
+    small = channels == 1 and size == 32
+    batch_size, iterations, epochs = (64, 400, 50) if n_train < 2_000 else (256, 2_000, 100)
+    if n_train >= 20_000:
+        iterations, epochs = 10_000, 200
+    supervised = {"epochs": epochs, "batch_size": batch_size}
+    return {
+        "classifier": "lenet" if small else "resnet",
+        "autoencoder": {"kind": "small" if small else "resnet", "dim": 32 if small else 128, **supervised},
+        "uqgan": {"iterations": iterations, "batch_size": batch_size, **({} if small else {"lambda_cl": 4.0})},
+        "one_vs_all": supervised,
+        "cross_entropy": supervised,
+    }
 
 
 def read_yaml(file: Path) -> dict[str, Any]:

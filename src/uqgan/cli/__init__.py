@@ -6,12 +6,12 @@ from typing import NoReturn
 import cyclopts
 from pydantic import ValidationError
 
-from uqgan.cli import lists, work
+from uqgan.cli import data, lists, work
 from uqgan.cli.app import app
 from uqgan.config import explain
 from uqgan.errors import RunFailed, UsageError
 
-__all__ = ["app", "lists", "main", "work"]
+__all__ = ["app", "data", "lists", "main", "work"]
 
 
 def fail(sentence: str, status: int) -> NoReturn:
@@ -23,7 +23,7 @@ def main() -> None:
     """Run a command; what a person can mend is one sentence on standard error."""
     verbose = "-v" in sys.argv or "--verbose" in sys.argv
     try:
-        app(print_error=False, exit_on_error=False)
+        app(sys.argv[1:], print_error=False, exit_on_error=False)
     except cyclopts.CycloptsError as error:
         cause = error.__cause__ or error.__context__
         if isinstance(cause, ValidationError):

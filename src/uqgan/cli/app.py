@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 from cyclopts import App, Group, Parameter
 from rich.console import Console
-from rich.table import Table
+from rich.markup import escape
+from rich.table import Column, Table
 
 from uqgan import __version__
 
@@ -36,6 +37,10 @@ class Voice:
     def console(self) -> Console:
         return Console(stderr=True, quiet=self.quiet, highlight=False)
 
+    def say(self, sentence: str) -> None:
+        """One line on standard error; names in it are taken as they are."""
+        self.console().print(sentence, markup=False, soft_wrap=True)
+
 
 Json = Annotated[bool, Parameter("--json", group=QUIET)]
 
@@ -44,9 +49,9 @@ def show_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
         print_json(rows)
         return
-    table = Table(*rows[0], box=None, pad_edge=False)
+    table = Table(*(Column(title, overflow="fold") for title in rows[0]), box=None, pad_edge=False)
     for row in rows:
-        table.add_row(*map(str, row.values()))
+        table.add_row(*(escape(str(value)) for value in row.values()))
     Console(highlight=False).print(table)
 
 

@@ -34,7 +34,7 @@ def tasks(*, as_json: Json = False) -> None:
     """
     from uqgan.data.tasks import TASKS
 
-    show_rows([{"name": name, "title": title} for name, title in TASKS.items()], as_json)
+    show_rows([{"name": name, "title": outline.title} for name, outline in TASKS.items()], as_json)
 
 
 @app.command

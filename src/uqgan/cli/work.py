@@ -28,6 +28,9 @@ def train(
     overwrite: bool = False,
     device: str = "auto",
     max_minutes: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
+    data_root: Path | None = None,
+    image_size: int | None = None,
+    skip_broken: bool = False,
     settings: Overrides = None,
     voice: Voice = Voice(),
 ) -> None:
@@ -36,7 +39,8 @@ def train(
     Parameters
     ----------
     task
-        One of `uqgan tasks`; `digits+0,2-4` chooses other classes.
+        One of `uqgan tasks`, where `digits+0,2-4` chooses other classes; or own pictures: a folder of class folders,
+        or a .npz file with x and y.
     method
         One of `uqgan methods`.
     seed
@@ -53,12 +57,23 @@ def train(
         auto, cpu, cuda or mps.
     max_minutes
         Stop after so long and keep the best classifier so far; --resume goes on.
+    data_root
+        Folder of the paper's data sets; UQGAN_DATA if not given.
+    image_size
+        32 or 64 pixels a side, for own pictures.
+    skip_broken
+        Leave out pictures that cannot be read.
     """
     from uqgan import api
 
-    chosen = load_config(task, config, settings.model_dump(exclude_unset=True) if settings else None)
-    folder = output or Path("runs") / task / method / f"seed-{seed}"
-    data = api.load_task(task)
+    overrides = settings.model_dump(exclude_unset=True) if settings else None
+    if not api.is_own(task):
+        load_config(task, config, overrides)  # what is wrong there is said before the data are loaded
+    data = api.load_task(task, 0, data_root, image_size, None, skip_broken, voice.say)
+    chosen = api.settings_of(data, config, overrides)
+    short = Path(data.name).name if api.is_own(data.name) else task
+    folder = output or Path("runs") / short / method / f"seed-{seed}"
+    describe_data(data, chosen, voice)
     if overwrite and not resume:
         remove_run(folder)
     console = voice.console()
@@ -75,7 +90,15 @@ def train(
 
 
 @app.command
-def evaluate(run: Path, /, *, device: str = "auto", as_json: Json = False, voice: Voice = Voice()) -> None:
+def evaluate(
+    run: Path,
+    /,
+    *,
+    device: str = "auto",
+    data_root: Path | None = None,
+    as_json: Json = False,
+    voice: Voice = Voice(),
+) -> None:
     """Test a run: the paper's columns for each OoD set, with 95 % intervals; kept in its scores.json.
 
     Parameters
@@ -84,12 +107,14 @@ def evaluate(run: Path, /, *, device: str = "auto", as_json: Json = False, voice
         Folder of a run.
     device
         auto, cpu, cuda or mps.
+    data_root
+        Folder of the paper's data sets; UQGAN_DATA if not given.
     as_json
         Print JSON.
     """
     from uqgan import api
 
-    loaded = api.load(run, device)
+    loaded = api.load(run, device, data_root)
     found = loaded.evaluate()
     api.save_scores(run, loaded, found)
     if as_json:
@@ -185,6 +210,16 @@ def demo(
 
     page = run_demo(output, voice.console())
     voice.console().print(f"open {page} in a browser")
+
+
+def describe_data(task: Any, config: Config, voice: Voice) -> None:
+    """What is known about a task's data, what was left out, and the networks that were chosen."""
+    for note in task.notes:
+        voice.say(note)
+    for name, why in task.missing.items():
+        voice.say(f"{name}: left out, {why}")
+    if task.notes:
+        voice.say(f"classifier {config.classifier}, autoencoder {config.autoencoder.kind}")
 
 
 def remove_run(folder: Path) -> None:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -85,7 +85,7 @@ def read(file: Path) -> Decoded | None:
             x, y = saved.get_tensor("x"), saved.get_tensor("y")
     except (OSError, SafetensorError, KeyError, TypeError, ValueError):
         return None
-    if zlib.crc32(x.numpy()) != facts["crc32"]:
+    if zlib.crc32(x.numpy().data) != facts["crc32"]:
         return None
     return Decoded(x, y, tuple(facts["class_names"]), tuple(facts["left_out"]))
 
@@ -96,7 +96,7 @@ def write(file: Path, decoded: Decoded) -> None:
     facts = {
         "class_names": decoded.class_names,
         "left_out": decoded.left_out,
-        "crc32": zlib.crc32(decoded.x.numpy()),
+        "crc32": zlib.crc32(decoded.x.numpy().data),
     }
     with written(file) as temporary:
         save_file({"x": decoded.x, "y": decoded.y}, temporary, {"facts": json.dumps(facts)})
@@ -107,17 +107,17 @@ def content_of(files: Sequence[Path], root: Path) -> str:
     stats = [(file, file.stat()) for file in files]
     listing = [(str(file.absolute()), s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for file, s in stats]
     memo = cache_folder() / "digests" / hashlib.sha256(repr(listing).encode(errors="surrogateescape")).hexdigest()[:32]
-    try:
+    with suppress(OSError):
         return memo.read_text()
-    except (OSError, UnicodeDecodeError):
-        pass
     whole = hashlib.sha256()
     for file in files:
-        whole.update(f"{file.relative_to(root)}\0{sha256(file)}\n".encode(errors="surrogateescape"))
-    try:
+        try:
+            inside = sha256(file)
+        except OSError as error:  # decoding says what is wrong with it
+            inside = str(error.errno)
+        whole.update(f"{file.relative_to(root)}\0{inside}\n".encode(errors="surrogateescape"))
+    with suppress(RunFailed):
         write_text(memo, whole.hexdigest())
-    except RunFailed:
-        pass
     return whole.hexdigest()
 
 

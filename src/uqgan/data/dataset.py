@@ -28,7 +28,8 @@ class Dataset:
         return Dataset(self.x.to(device), self.y.to(device))
 
     def __getitem__(self, index: Tensor) -> "Dataset":
-        return Dataset(self.x[index], self.y[index])
+        rows = index.nonzero()[:, 0] if index.dtype == torch.bool else index
+        return Dataset(self.x.index_select(0, rows), self.y[rows])  # several times faster than x[rows]
 
     def keep(self, classes: Iterable[int]) -> "Dataset":
         """Only these classes, re-numbered from 0 in ascending order."""

@@ -102,42 +102,50 @@ def _listing(root: Path, level: Path, classes: Sequence[str]) -> Listing:
 
 def folders_in(folder: Path) -> list[Path]:
     """Folders right in there, by name; hidden ones don't count."""
-    return [Path(entry.path) for entry in _entries(folder) if entry.is_dir()]
+    return [each for each in _inside(folder) if each.is_dir()]
 
 
 def walk(folder: Path, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[Path]:
     """All files in and below a folder, by name; a link back to a folder above is not followed."""
-    stat = folder.stat()
-    here = above | {(stat.st_dev, stat.st_ino)}
-    for entry in _entries(folder):
-        if not entry.is_dir():
-            yield Path(entry.path)
-        elif (entry.stat().st_dev, entry.stat().st_ino) not in here:
-            yield from walk(Path(entry.path), here)
+    entries = _inside(folder)
+    here = above | {_identity(folder)}
+    for each in entries:
+        if not each.is_dir():
+            yield each
+        elif _identity(each) not in here:
+            yield from walk(each, here)
 
 
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
+def _inside(folder: Path) -> list[Path]:
     try:
-        with os.scandir(folder) as entries:
-            return sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name)
+        return sorted(folder / name for name in os.listdir(folder) if not name.startswith("."))  # noqa: PTH208
     except OSError as error:
         raise UsageError(f"{shown(folder)}: cannot be read ({(error.strerror or str(error)).lower()})") from None
 
 
+def _identity(folder: Path) -> tuple[int, int]:
+    try:
+        stat = folder.stat()
+    except OSError as error:
+        raise UsageError(f"{shown(folder)}: cannot be read ({(error.strerror or str(error)).lower()})") from None
+    return stat.st_dev, stat.st_ino
+
+
 def load_listing(name: str, listing: Listing, look: Look, skip_broken: bool, say: Say) -> Decoded:
     """The pictures of a listing, decoded once."""
-    refuse_broken(listing.odd, listing.root, skip_broken)
 
     def build() -> Decoded:
-        say(f"decoding {name}: {len(listing.files):,} pictures, once")
-        return read_files(listing, look, skip_broken)
+        say(f"decoding {shown(listing.root)}: {len(listing.files):,} pictures, once")
+        return read_files(listing, look)
 
-    extra = [skip_broken, listing.class_names, listing.y]
+    extra = [listing.class_names, listing.y]
     decoded = cached("own-" + name, content_of(listing.files, listing.root), look, extra, build, say)
-    return Decoded(decoded.x, decoded.y, decoded.class_names, (*listing.odd, *decoded.left_out))
+    left_out = (*listing.odd, *decoded.left_out)
+    refuse_broken(left_out, listing.root, skip_broken)
+    return Decoded(decoded.x, decoded.y, decoded.class_names, left_out)
 
 
-def read_files(listing: Listing, look: Look, skip_broken: bool) -> Decoded:
+def read_files(listing: Listing, look: Look) -> Decoded:
     files = listing.files
     x = np.empty((len(files), look.channels, look.size, look.size), np.uint8)
 
@@ -159,7 +167,6 @@ def read_files(listing: Listing, look: Look, skip_broken: bool) -> Decoded:
         found = [decode(chunk) for chunk in chunks]
     broken = dict(pair for each in found for pair in each)
     left_out = tuple(f"{shown(files[row], listing.root)}: {why}" for row, why in sorted(broken.items()))
-    refuse_broken(left_out, listing.root, skip_broken)
     kept = [row for row in range(len(files)) if row not in broken]
     y = torch.tensor(listing.y, dtype=torch.long)
     whole = torch.from_numpy(x)

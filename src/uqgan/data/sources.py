@@ -44,25 +44,29 @@ class Repository:
     """Whether files fetched from the hub were read with this row; the others follow the hub's own pages."""
     transposed: bool = False
     inverted: bool = False
+    size: int = 32
+    """At which the set alone is looked at; a task may want another."""
+    channels: int = 3
 
     def look(self, size: int, channels: int) -> Look:
         return Look(size, channels, self.transposed, self.inverted)
 
 
 REPOSITORIES: dict[str, Repository] = {
-    "mnist": Repository("ylecun/mnist", "mnist"),
-    "fashion-mnist": Repository("zalando-datasets/fashion_mnist", "fashion_mnist"),
+    "mnist": Repository("ylecun/mnist", "mnist", channels=1),
+    "fashion-mnist": Repository("zalando-datasets/fashion_mnist", "fashion_mnist", channels=1),
     "cifar10": Repository("uoft-cs/cifar10", "plain_text", image="img"),
     "cifar100": Repository("uoft-cs/cifar100", "cifar100", image="img", label="fine_label"),
     "svhn": Repository("ufldl-stanford/svhn", "cropped_digits"),
-    "omniglot": Repository("dpdl-benchmark/omniglot", "data", inverted=True),
+    "omniglot": Repository("dpdl-benchmark/omniglot", "data", inverted=True, channels=1),
     "emnist-letters": Repository(
         "tanganke/emnist_letters",
         "emnist-letters",
         revision="4236c26fe034bc5b23851adc00067fa87b8ac16b",
         transposed=True,
+        channels=1,
     ),
-    "tiny-imagenet": Repository("zh-plus/tiny-imagenet", "data", test=("val", "valid")),
+    "tiny-imagenet": Repository("zh-plus/tiny-imagenet", "data", test=("val", "valid"), size=64),
     # The hub has LSUN's test pictures only shrunk to 32 pixels without the paper's centre crop: another set.
     "lsun": Repository(None, "data"),
 }
@@ -146,14 +150,15 @@ def load_split(
 
     def build() -> Decoded:
         say(f"decoding {name}, {split}: {rows_of(name, split, root):,} pictures, once")
-        return read_parquet(files, look, (repository.image, repository.label), skip_broken)
+        return read_parquet(files, look, (repository.image, repository.label))
 
-    extra = [skip_broken, repository.image, repository.label]
+    extra = [repository.image, repository.label]
     decoded = cached(f"{name}-{split}", content_of(files, root), look, extra, build, say)
+    refuse_broken(decoded.left_out, files[0].parent, skip_broken)
     return in_official_order(decoded) if name == "tiny-imagenet" else decoded
 
 
-def read_parquet(files: Sequence[Path], look: Look, columns: tuple[str, str], skip_broken: bool = False) -> Decoded:
+def read_parquet(files: Sequence[Path], look: Look, columns: tuple[str, str]) -> Decoded:
     """Pictures and labels of Parquet files; columns may also be called image and label."""
     opened = [_open(file) for file in files]
     rows = sum(each.metadata.num_rows for each in opened)
@@ -177,11 +182,23 @@ def read_parquet(files: Sequence[Path], look: Look, columns: tuple[str, str], sk
                     left_out.append(f"{file.name}, row {row}: {broken}")
                     kept[row] = False
             start = rows_here.stop
-    refuse_broken(left_out, files[0].parent, skip_broken)
     if left_out:
         x, y = x[kept], y[kept]
     names = names or tuple(str(k) for k in range(int(y.max()) + 1))
     return Decoded(torch.from_numpy(x), torch.from_numpy(y), names, tuple(left_out))
+
+
+def check_layout(name: str, split: str, root: Path) -> None:
+    """Whether the columns of a split's first file are what its row says, and its first picture is one."""
+    repository, file = REPOSITORIES[name], files_of(name, split, root)[0]
+    opened = _open(file)
+    image, label = _column(opened, file, repository.image, "image"), _column(opened, file, repository.label, "label")
+    batch = next(opened.iter_batches(1, columns=[image, label]))
+    _labels(batch.column(label), class_names_in(opened.schema_arrow, label), file)
+    try:
+        pixels(_blobs(batch.column(image), file)[0], repository.look(8, 1))
+    except Broken as broken:
+        raise UsageError(f"{file}: its first picture cannot be read, {broken}") from None
 
 
 def refuse_broken(left_out: Sequence[str], place: Path, skip_broken: bool) -> None:

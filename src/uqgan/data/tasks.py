@@ -1,107 +1,117 @@
 """Tasks: an in-distribution data set with its splits, and the out-of-distribution sets it is tested against."""
 
 import difflib
+import os
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from uqgan.data import digits
-from uqgan.data.dataset import Dataset, split_indices
+from uqgan.data import digits, own, sources
+from uqgan.data.cache import Decoded, Say, silent
+from uqgan.data.dataset import Dataset
+from uqgan.data.splits import Task, split_task
 from uqgan.data.toy import TOYS, sample_outliers
 from uqgan.errors import UsageError
-from uqgan.shapes import Probs
 
-VALIDATION_SHARE = 0.2
-"""Of the training data, as in the paper; half of it selects checkpoints, half is left for thresholds."""
-OOD_VALIDATION_SHARE = 0.3
-"""Of the OoD sets' training data; the rest is what oracles may see."""
+__all__ = ["TASKS", "Outline", "Task", "load_task", "parse_classes", "split_task"]
+
+LARGE = 2**30
+"""Bytes of pictures from which on a task says beforehand what it will take."""
 
 
 @dataclass(frozen=True)
-class Task:
-    """What a method is trained and tested on. No sample is in two of these sets."""
+class Outline:
+    """A task before its data are loaded."""
 
-    name: str
     title: str
-    class_names: tuple[str, ...]
-    train: Dataset
-    validation: Dataset
-    """Selects checkpoints."""
-    calibration: Dataset
-    """Seen by nothing but thresholds."""
-    test: Dataset
-    ood: dict[str, Tensor]
-    """Out-of-distribution test samples by the name of their set."""
-    ood_validation: dict[str, Tensor]
-    """For studies, sweeps and the joint detector."""
-    outliers: dict[str, Tensor]
-    """What the oracles may train on."""
+    known: range = range(0)
+    """Classes to train on; all others of the same set are the first OoD set."""
+    n_classes: int = 0
+    """Of the whole set."""
+    ood: tuple[str, ...] = ()
+    """Further OoD sets, in the paper's order."""
+    size: int = 32
+    channels: int = 3
     flip: bool = False
-    """Whether training mirrors images at random."""
-    posterior: Callable[[Tensor], Probs] | None = field(default=None, compare=False)
-    """The true p(y|x), where it is known."""
-
-    @property
-    def n_classes(self) -> int:
-        return len(self.class_names)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of one sample: (channels, height, width), or (2,) for points."""
-        return tuple(self.train.x.shape[1:])
-
-    @property
-    def is_planar(self) -> bool:
-        return self.shape == (2,)
-
-    def to(self, device: torch.device) -> "Task":
-        """The same task with its training and validation data on a device; test data follow batch by batch."""
-        return replace(self, train=self.train.to(device), validation=self.validation.to(device))
 
 
-def split_task(
-    name: str,
-    title: str,
-    class_names: tuple[str, ...],
-    train: Dataset,
-    test: Dataset,
-    ood_train: Mapping[str, Tensor],
-    ood_test: Mapping[str, Tensor],
-    seed: int,
+TASKS: dict[str, Outline] = {
+    "gaussians": Outline("Two Gaussians, well apart"),
+    "gaussians-overlap": Outline("Two Gaussians that overlap"),
+    "moons": Outline("Two moons with little noise"),
+    "moons-noisy": Outline("Two moons with much noise"),
+    "grid-9": Outline("3 × 3 Gaussians, one class each"),
+    "grid-3": Outline("3 × 3 Gaussians, three disconnected classes"),
+    "digits": Outline("8 × 8 digits: 0-4 known, 5-9 unknown", range(5), 10),
+    "mnist": Outline(
+        "MNIST: 0-4 known, 5-9 unknown",
+        range(5),
+        10,
+        ("emnist-letters", "fashion-mnist", "svhn", "omniglot", "cifar10"),
+        channels=1,
+    ),
+    "cifar10": Outline(
+        "CIFAR10: 0-4 known, 5-9 unknown", range(5), 10, ("lsun", "svhn", "fashion-mnist", "mnist"), flip=True
+    ),
+    "cifar100": Outline(
+        "CIFAR100: 0-49 known, 50-99 unknown", range(50), 100, ("lsun", "svhn", "fashion-mnist", "mnist"), flip=True
+    ),
+    "tiny-imagenet": Outline(
+        "Tiny ImageNet: 0-99 known, 100-199 unknown", range(100), 200, ("svhn", "fashion-mnist", "mnist"), size=64
+    ),
+}
+
+
+def load_task(
+    source: Any,
+    seed: int = 0,
+    root: str | Path | None = None,
+    image_size: int | None = None,
+    channels: int | None = None,
+    skip_broken: bool = False,
+    say: Say = silent,
 ) -> Task:
-    """The paper's splits of raw train and test sets (decision 0002)."""
-    train, held_out = train.split(VALIDATION_SHARE, seed)
-    validation, calibration = held_out.split(0.5, seed + 1)
-    parts = {key: split_indices(len(x), OOD_VALIDATION_SHARE, seed + 2) for key, x in ood_train.items()}
-    return Task(
-        name=name,
-        title=title,
-        class_names=class_names,
-        train=train,
-        validation=validation,
-        calibration=calibration,
-        test=test,
-        ood=dict(ood_test),
-        ood_validation={key: ood_train[key][part] for key, (_, part) in parts.items()},
-        outliers={key: ood_train[key][rest] for key, (rest, _) in parts.items()},
-    )
+    """A task by name, such as `cifar10` or `cifar10+0,2-4` for other classes than the paper's, or one of own data.
 
-
-def load_task(name: str, seed: int = 0) -> Task:
-    """A task by name, such as `digits`, `moons`, or `digits+0,2-4` for other classes than its own."""
+    Own data are a folder of class folders, a .npz file, arrays or tensors (x, y), or any object with `__len__` and
+    `__getitem__` → (image, label); `image_size`, `channels` and `skip_broken` are for them. `root` is where the
+    paper's data sets are, UQGAN_DATA if not given.
+    """
+    if not isinstance(source, str | os.PathLike):
+        return own.task_of_pairs(source, seed, image_size, channels, skip_broken, say)
+    name = os.fspath(source)
     base, _, ranges = name.partition("+")
-    if base not in TASKS:
-        close = difflib.get_close_matches(base, TASKS, n=1)
-        fix = f"did you mean {close[0]}?" if close else f"known: {', '.join(TASKS)}"
-        raise UsageError(f"task = {name}: no such task ({fix})")
+    if base in TASKS:
+        return _known_task(name, base, ranges, seed, root, skip_broken, say)
+    path = Path(name)
+    if path.is_dir():
+        return own.task_of_folder(path, seed, image_size, channels, skip_broken, say)
+    if path.suffix == ".npz" and path.is_file():
+        return own.task_of_npz(path, seed, image_size, channels, say)
+    close = difflib.get_close_matches(base, TASKS, n=1)
+    fix = f"did you mean {close[0]}?" if close else f"known: {', '.join(TASKS)}"
+    if os.sep in name or path.suffix == ".npz":
+        raise UsageError(f"task = {name}: no such folder or .npz file")
+    raise UsageError(f"task = {name}: no such task, folder or .npz file ({fix})")
+
+
+def _known_task(
+    name: str, base: str, ranges: str, seed: int, root: str | Path | None, skip_broken: bool, say: Say
+) -> Task:
     if base in TOYS:
         if ranges:
             raise UsageError(f"task = {name}: a toy has no other classes to choose from (write {base})")
         return _toy_task(base, seed)
-    return _digits_task(name, parse_classes(ranges, 10) if ranges else range(5), seed)
+    outline = TASKS[base]
+    known = parse_classes(ranges, outline.n_classes) if ranges else outline.known
+    if base == "digits":
+        return _digits_task(name, known, seed)
+    return _Shelf(outline, sources.data_root(root), skip_broken, say).task(name, base, known, seed)
 
 
 def parse_classes(text: str, n_classes: int) -> list[int]:
@@ -120,6 +130,105 @@ def parse_classes(text: str, n_classes: int) -> list[int]:
     return sorted(chosen)
 
 
+def class_ranges(classes: Sequence[int]) -> str:
+    """[0, 3, 6, 7, 8] → `0,3,6-8`."""
+    runs: list[list[int]] = []
+    for k in sorted(classes):
+        if runs and k == runs[-1][1] + 1:
+            runs[-1][1] = k
+        else:
+            runs.append([k, k])
+    return ",".join(f"{a}-{b}" if b > a else str(a) for a, b in runs)
+
+
+@dataclass(frozen=True)
+class _Shelf:
+    """The data sets of one of the paper's tasks, as its network sees them."""
+
+    outline: Outline
+    root: Path
+    skip_broken: bool
+    say: Say
+
+    def task(self, name: str, base: str, known: Sequence[int], seed: int) -> Task:
+        self._announce([base, *self.outline.ood])
+        train, test = self._part(base, "train"), self._part(base, "test")
+        if train is None or test is None:
+            lacking = "training pictures" if train is None else "test pictures"
+            how = sources.how_to_get(base, self.root)
+            raise UsageError(f"task = {name}: no {lacking} of {base} in {self.root} ({how})")
+        self._enough_classes(base, train, test, known)
+        others = sorted(set(range(self.outline.n_classes)) - set(known))
+        rest = f"{base}+{class_ranges(others)}"
+        seen, unseen = Dataset(train.x, train.y), Dataset(test.x, test.y)
+        ood_train, ood_test = {rest: seen.keep(others).x}, {rest: unseen.keep(others).x}
+        missing: dict[str, str] = {}
+        notes = [*self._notes(base, train, known), *_left_out(base, train, test)]
+        for key in self.outline.ood:
+            foreign_train, foreign = self._part(key, "train"), self._part(key, "test")
+            if foreign is None:
+                missing[key] = f"not in {self.root} ({sources.how_to_get(key, self.root)})"
+                continue
+            ood_test[key] = foreign.x
+            if foreign_train is None:
+                notes.append(f"{key} has no training pictures here: studies and oracles do without it")
+            else:
+                ood_train[key] = foreign_train.x
+            notes += _left_out(key, foreign, foreign_train)
+        return split_task(
+            name=name,
+            title=TASKS[base].title if known == TASKS[base].known else f"{base}: {class_ranges(known)} known",
+            class_names=tuple(train.class_names[k] for k in known),
+            train=seen,
+            test=unseen,
+            ood_train=ood_train,
+            ood_test=ood_test,
+            seed=seed,
+            known=known,
+            flip=self.outline.flip,
+            missing=missing,
+            notes=tuple(notes),
+        )
+
+    def _part(self, name: str, part: str) -> Decoded | None:
+        size, channels = self.outline.size, self.outline.channels
+        return sources.load_part(name, part, size, channels, self.root, self.skip_broken, self.say)
+
+    def _announce(self, names: Sequence[str]) -> None:
+        """Memory, before it is taken."""
+        splits = [(n, s) for n in names for part in ("train", "test") for s in sources.splits_of(n, part, self.root)]
+        rows = sum(sources.rows_of(name, split, self.root) for name, split in splits)
+        size = rows * self.outline.channels * self.outline.size**2
+        if size >= LARGE:
+            self.say(f"{rows:,} pictures take {size / 2**30:.1f} GiB of memory")
+
+    def _enough_classes(self, base: str, train: Decoded, test: Decoded, known: Sequence[int]) -> None:
+        n = self.outline.n_classes
+        for part, decoded in (("training", train), ("test", test)):
+            counts = decoded.y.bincount(minlength=n)
+            if len(counts) > n or len(decoded.class_names) != n:
+                raise UsageError(f"{base} in {self.root}: has {len(decoded.class_names)} classes: must have {n}")
+            empty = [decoded.class_names[k] for k in known if not counts[k]]
+            if empty:
+                raise UsageError(
+                    f"{base} in {self.root}: no {part} pictures of {', '.join(empty)} (choose other classes)"
+                )
+
+    def _notes(self, base: str, train: Decoded, known: Sequence[int]) -> list[str]:
+        """Where the training set isn't the official one."""
+        counts = train.y.bincount(minlength=self.outline.n_classes).tolist()
+        few = [k for k, count in enumerate(counts) if count < max(counts) and k not in known]
+        if not few or "train_ood" not in sources.splits_of(base, "train", self.root):
+            return []
+        n = sum(counts[k] for k in few)
+        return [f"only {n:,} training pictures of the classes {class_ranges(few)} of {base} are here"]
+
+
+def _left_out(name: str, *parts: Decoded | None) -> list[str]:
+    n = sum(len(part.left_out) for part in parts if part)
+    return [f"{n} broken pictures of {name} left out"] if n else []
+
+
 def _toy_task(name: str, seed: int, n: int = 100_000, n_test: int = 10_000) -> Task:
     toy, generator = TOYS[name], torch.Generator().manual_seed(seed)
     train, validation, calibration, test = (toy.sample(k, generator) for k in (n, n_test, n_test, n_test))
@@ -128,7 +237,7 @@ def _toy_task(name: str, seed: int, n: int = 100_000, n_test: int = 10_000) -> T
     )
     return Task(
         name=name,
-        title=TASKS[name],
+        title=TASKS[name].title,
         class_names=tuple(str(k) for k in range(int(train.y.max()) + 1)),
         train=train,
         validation=validation,
@@ -141,36 +250,25 @@ def _toy_task(name: str, seed: int, n: int = 100_000, n_test: int = 10_000) -> T
     )
 
 
-def _digits_task(name: str, known: range | list[int], seed: int, test_share: float = 0.3) -> Task:
+def _digits_task(name: str, known: Sequence[int], seed: int, test_share: float = 0.3) -> Task:
     train, test = digits.digits().split(test_share, seed)
     others = sorted(set(range(10)) - set(known))
     seen_patches, unseen_patches = digits.photo_patches()
+
+    def foreign(data: Dataset, patches: Tensor, noise_seed: int) -> dict[str, Tensor]:
+        return {
+            "other-digits": data.keep(others).x,
+            "photo-patches": patches,
+            "noise": digits.noise(len(data), noise_seed),
+        }
+
     return split_task(
         name=name,
-        title=TASKS["digits"],
+        title=TASKS["digits"].title,
         class_names=tuple(str(k) for k in known),
         train=train.keep(known),
         test=test.keep(known),
-        ood_train={
-            "other-digits": train.keep(others).x,
-            "photo-patches": seen_patches,
-            "noise": digits.noise(len(train), 2 * seed),
-        },
-        ood_test={
-            "other-digits": test.keep(others).x,
-            "photo-patches": unseen_patches,
-            "noise": digits.noise(len(test), 2 * seed + 1),
-        },
+        ood_train=foreign(train, seen_patches, 2 * seed),
+        ood_test=foreign(test, unseen_patches, 2 * seed + 1),
         seed=seed,
     )
-
-
-TASKS: dict[str, str] = {
-    "gaussians": "Two Gaussians, well apart",
-    "gaussians-overlap": "Two Gaussians that overlap",
-    "moons": "Two moons with little noise",
-    "moons-noisy": "Two moons with much noise",
-    "grid-9": "3 × 3 Gaussians, one class each",
-    "grid-3": "3 × 3 Gaussians, three disconnected classes",
-    "digits": "8 × 8 digits: 0-4 known, 5-9 unknown",
-}

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from uqgan.acceleration import accelerate
+from uqgan.acceleration import accelerate, compile_methods
 from uqgan.config import AutoencoderConfig, Config
 from uqgan.data.dataset import as_input
 from uqgan.data.tasks import Task
@@ -55,6 +55,8 @@ def fit_jointly(C: torch.nn.Module, G: Generator, A: Autoencoder, task: Task, co
     """Alternate between Eq. 8 for the critic, Eq. 8 for the generator, and Eq. 9 for the classifier."""
     settings = config.uqgan
     D = Critic(A.dim, task.n_classes).to(task.train.x.device)
+    if config.compile:
+        compile_methods(D, "forward", "slope")
     prior = task.train.class_frequencies(task.n_classes)
     layout = block_layout(prior, settings.batch_size) if prior.is_cuda else None
     opt_C, opt_G, opt_D, best = adam(C), adam(G, GAN_BETAS), adam(D, GAN_BETAS), Best(C)

@@ -1,0 +1,232 @@
+"""Commands about data: what is there, whether it's whole, how it looks."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+from rich.console import Console
+
+from uqgan.cli.app import Json, Voice, app, print_json, show_rows
+from uqgan.errors import RunFailed, UsageError
+
+if TYPE_CHECKING:
+    from uqgan.data.tasks import Task
+
+data = App(name="data", help="What data are there, whether they are whole, and how they look.", help_format="plaintext")
+app.command(data)
+
+Root = Annotated[Path | None, Parameter("--data-root")]
+
+
+@data.command(name="list")
+def list_(*, data_root: Root = None, as_json: Json = False) -> None:
+    """List the paper's data sets: what is on this machine, from where, and what the hub has.
+
+    Parameters
+    ----------
+    data_root
+        Folder of the sets; UQGAN_DATA if not given.
+    as_json
+        Print JSON.
+    """
+    from uqgan.data import sources
+    from uqgan.data.cache import cache_files, pictures_folder
+    from uqgan.data.fetch import origin
+
+    root = sources.data_root(data_root)
+    rows = []
+    for name, repository in sources.REPOSITORIES.items():
+        splits = [split for part in ("train", "test") for split in sources.splits_of(name, part, root)]
+        there = {split: sources.rows_of(name, split, root) for split in splits}
+        rows.append(
+            {
+                "set": name,
+                "here": ", ".join(f"{split} {n:,}" for split, n in there.items()) or "no",
+                "from": origin(name, root) if there else "-",
+                "hub": repository.hub or "no faithful copy known",
+                "verified": "yes" if repository.verified else "no",
+            }
+        )
+    show_rows(rows, as_json)
+    if not as_json:
+        size = sum(file.stat().st_size for file in cache_files())
+        out = Console(highlight=False, soft_wrap=True)
+        out.print(f"\nsets are looked for in {root}; decoded pictures take {_mib(size)} in {pictures_folder()}")
+        out.print("verified: whether files fetched from that repository of the hub were read with this version")
+
+
+@data.command
+def check(
+    names: Sequence[str] = (), /, *, data_root: Root = None, as_json: Json = False, voice: Voice = Voice()
+) -> None:
+    """Read sets in full: sha256, pictures a class and split, broken ones, duplicates between training and test.
+
+    Parameters
+    ----------
+    names
+        Sets of `uqgan data list`, or own folders; all sets that are here if not given.
+    data_root
+        Folder of the sets; UQGAN_DATA if not given.
+    as_json
+        Print JSON, with the count of every class.
+    """
+    from uqgan.data import checks, sources
+
+    say = voice.say
+    root = sources.data_root(data_root)
+    here = [name for name in sources.REPOSITORIES if sources.splits_of(name, "test", root)]
+    findings = []
+    for name in names or here:
+        if name not in sources.REPOSITORIES:
+            findings += _check_own(name, say)
+        elif name in here:
+            findings += checks.check_set(name, root, say)
+        else:
+            raise UsageError(f"{name}: not in {root} ({sources.how_to_get(name, root)})")
+    if not findings:
+        raise UsageError(f"{root}: holds no sets (uqgan data list says which are known)")
+    if as_json:
+        print_json([vars(finding) for finding in findings])
+    else:
+        show_rows([_row(finding) for finding in findings], False)
+    wrong = [finding for finding in findings if finding.hashes.startswith("wrong") or finding.left_out]
+    if wrong:
+        first = wrong[0].left_out[0] if wrong[0].left_out else wrong[0].hashes
+        raise RunFailed(f"{wrong[0].name}, {wrong[0].split}: {first} (fetch or copy it again)")
+
+
+def _row(finding: Any) -> dict[str, Any]:
+    counts = sorted(finding.counts.values())
+    return {
+        "set": finding.name,
+        "split": finding.split,
+        "pictures": f"{finding.pictures:,}",
+        "classes": len([count for count in counts if count]),
+        "a class": f"{min(c for c in counts if c):,}-{max(counts):,}" if any(counts) else "-",
+        "sha256": finding.hashes,
+        "broken": len(finding.left_out),
+        "also in train": "-" if finding.doubles is None else finding.doubles,
+    }
+
+
+def _check_own(name: str, say: Any) -> list[Any]:
+    """The parts of a task of own data, as they would be trained on."""
+    from uqgan.data.checks import Finding, fingerprints
+    from uqgan.data.tasks import load_task
+
+    task = load_task(name, skip_broken=True, say=say)
+    seen = set(fingerprints(task.train.x))
+    findings = []
+    for part in ("train", "validation", "calibration", "test"):
+        data_set = getattr(task, part)
+        counts = data_set.y.bincount(minlength=task.n_classes).tolist()
+        doubles = None if part == "train" else sum(each in seen for each in fingerprints(data_set.x))
+        named = dict(zip(task.class_names, counts, strict=True))
+        broken = tuple(note for note in task.notes if part == "train" and note.startswith("broken"))
+        findings.append(Finding(task.title, part, len(data_set), named, "-", broken, doubles))
+    for note in task.notes:
+        say(note)
+    return findings
+
+
+@data.command
+def fetch(names: Sequence[str], /, *, data_root: Root = None, voice: Voice = Voice()) -> None:
+    """Fetch sets from the hub (needs the extra hf).
+
+    Parameters
+    ----------
+    names
+        Sets of `uqgan data list`, or tasks, for all sets that they need.
+    data_root
+        Folder to put them in; UQGAN_DATA, or a folder in the user's cache, if not given.
+    """
+    from uqgan.data import fetch as hub
+    from uqgan.data import sources
+    from uqgan.data.tasks import TASKS
+
+    wanted: dict[str, None] = {}
+    for name in names:
+        if name not in sources.REPOSITORIES:
+            raise UsageError(f"{name}: no such set (known: {', '.join(sources.REPOSITORIES)})")
+        wanted |= dict.fromkeys([name, *(TASKS[name].ood if name in TASKS else ())])
+    root = sources.data_root(data_root)
+    for name in wanted:
+        if name not in names and not sources.REPOSITORIES[name].hub:
+            voice.say(f"{name}: {hub.by_hand(name, root)}; the task does without it")
+            continue
+        voice.say(f"{name}: in {hub.fetch(name, root, voice.say)}")
+
+
+@data.command
+def show(
+    name: str,
+    /,
+    *,
+    output: Annotated[Path | None, Parameter(("--output", "-o"))] = None,
+    data_root: Root = None,
+    image_size: int | None = None,
+    skip_broken: bool = False,
+    voice: Voice = Voice(),
+) -> None:
+    """Write contact sheets: a PNG for each set of a task, as its network sees them.
+
+    Parameters
+    ----------
+    name
+        A task, one of the sets of `uqgan data list`, or an own folder.
+    output
+        Folder for the sheets; sheets/NAME if not given.
+    data_root
+        Folder of the paper's sets; UQGAN_DATA if not given.
+    image_size
+        Pixels a side, for own pictures.
+    skip_broken
+        Leave out pictures that cannot be read.
+    """
+    from uqgan.data import sources
+    from uqgan.data.checks import contact_sheet
+    from uqgan.data.tasks import TASKS, load_task
+    from uqgan.files import write_bytes
+
+    folder = output or Path("sheets") / Path(name).resolve().name
+    sheets: dict[str, bytes] = {}
+    if name in sources.REPOSITORIES and name not in TASKS:
+        root, repository = sources.data_root(data_root), sources.REPOSITORIES[name]
+        for part in ("train", "test"):
+            found = sources.load_part(name, part, repository.size, repository.channels, root, skip_broken, voice.say)
+            if found:
+                sheets[part] = contact_sheet(found.x, found.y)
+        if not sheets:
+            raise UsageError(f"{name}: not in {root} ({sources.how_to_get(name, root)})")
+    else:
+        task = load_task(name, 0, data_root, image_size, None, skip_broken, voice.say)
+        sheets = _task_sheets(task)
+        for note in (*task.notes, *(f"{key}: left out, {why}" for key, why in task.missing.items())):
+            voice.say(note)
+    for key, png in sheets.items():
+        write_bytes(folder / f"{key.replace('/', '-')}.png", png)
+    voice.say(f"wrote {len(sheets)} sheets in {folder}")
+
+
+def _task_sheets(task: "Task") -> dict[str, bytes]:
+    from uqgan.data.checks import contact_sheet
+
+    if task.is_planar:
+        raise UsageError(f"{task.name}: points in the plane have no pictures (uqgan report shows them)")
+    sheets = {part: contact_sheet(getattr(task, part).x, getattr(task, part).y) for part in ("train", "test")}
+    return sheets | {f"ood-{key}": contact_sheet(x) for key, x in task.ood.items()}
+
+
+@data.command
+def clean(*, voice: Voice = Voice()) -> None:
+    """Delete the decoded pictures; they are made again when they're needed. Fetched sets stay."""
+    from uqgan.data.cache import clean as empty
+    from uqgan.data.cache import pictures_folder
+
+    freed = empty()
+    voice.say(f"freed {_mib(freed)} in {pictures_folder()}")
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:,.1f} MiB"

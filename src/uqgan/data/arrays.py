@@ -1,0 +1,65 @@
+"""Pictures given as arrays, tensors or Pillow images, with labels of any kind."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from uqgan.data.decode import Look, as_seen
+from uqgan.errors import UsageError
+
+IMAGE_NAMES, LABEL_NAMES = ("image", "img"), ("label", "fine_label")
+
+
+def as_pictures(x: Any, what: str) -> Tensor:
+    """Arrays of images as uint8 (N, channels, rows, columns): given so, channels last, or grey without that axis."""
+    pictures = x if isinstance(x, Tensor) else torch.from_numpy(np.require(x, requirements="W"))
+    pictures = pictures[:, None] if pictures.ndim == 3 else pictures
+    if pictures.ndim == 4 and pictures.shape[1] not in (1, 3) and pictures.shape[3] in (1, 3):
+        pictures = pictures.permute(0, 3, 1, 2)
+    if pictures.ndim != 4 or pictures.shape[1] not in (1, 3) or not pictures.numel():
+        raise UsageError(f"{what}: has shape {tuple(pictures.shape)}: must be (N, 1 or 3, rows, columns)")
+    if pictures.dtype == torch.uint8:
+        return pictures.contiguous()
+    low, high = float(pictures.min()), float(pictures.max())
+    if not pictures.is_floating_point() or not 0 <= low <= high <= 1:
+        raise UsageError(f"{what}: {pictures.dtype} from {low:g} to {high:g}: must be uint8, or floats within [0, 1]")
+    return (pictures * 255).round().to(torch.uint8).contiguous()
+
+
+def resized(x: Tensor, look: Look) -> Tensor:
+    if x.shape[1:] == (look.channels, look.size, look.size):
+        return x
+    return torch.from_numpy(np.stack([as_seen(picture_of(each), look) for each in x]))
+
+
+def picture_of(item: Any) -> Any:
+    """A Pillow image of a Pillow image, an array or a tensor."""
+    from PIL import Image
+
+    if isinstance(item, Image.Image):
+        return item
+    one = as_pictures(np.asarray(item)[None], "image")[0].numpy()
+    return Image.fromarray(one[0] if len(one) == 1 else one.transpose(1, 2, 0))
+
+
+def numbered(labels: Any) -> tuple[Tensor, tuple[str, ...]]:
+    """Labels of any kind as 0, 1, …, with the names they had."""
+    names, y = np.unique(np.asarray(labels), return_inverse=True)
+    if len(names) < 2:
+        raise UsageError(f"y: has {len(names)} class: must have at least 2")
+    return torch.from_numpy(y.astype(np.int64)), tuple(str(name) for name in names.tolist())
+
+
+def as_pair(item: Any) -> tuple[Any, Any]:
+    """(image, label), given so or as a mapping with such names."""
+    if isinstance(item, Mapping):
+        image, label = (next((item[key] for key in keys if key in item), None) for keys in (IMAGE_NAMES, LABEL_NAMES))
+        if image is None or label is None:
+            raise UsageError(f"items have {', '.join(map(str, item))}: must have image and label")
+        return image, label
+    if not isinstance(item, tuple | list) or len(item) != 2:
+        raise UsageError(f"items are of type {type(item).__name__}: must be (image, label)")
+    return item[0], int(item[1]) if isinstance(item[1], Tensor) else item[1]

@@ -1,0 +1,77 @@
+"""Fetching sets from the hub: its Parquet files as they are, into the folder where a local copy would lie."""
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+from uqgan.data.cache import Say, silent
+from uqgan.data.sources import REPOSITORIES, check_layout, folder_of, splits_of
+from uqgan.errors import RunFailed, UsageError
+
+
+def fetch(name: str, root: Path, say: Say = silent) -> Path:
+    """Fetch a set; files that are there already are kept. Gives its folder."""
+    repository = REPOSITORIES[name]
+    if not repository.hub:
+        raise UsageError(f"{name}: no faithful copy is known on the hub ({by_hand(name, root)})")
+    snapshot_download = _hub()
+    folder = folder_of(name, root)
+    patterns = [f"{repository.config}/{split}-*.parquet" for split in (*repository.train, *repository.test)]
+    say(f"fetching {name} from {repository.hub} into {folder}")
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            snapshot_download(
+                repository.hub,
+                repo_type="dataset",
+                revision=repository.revision,
+                allow_patterns=patterns,
+                local_dir=folder,
+                etag_timeout=15,
+                endpoint=os.environ.get("HF_ENDPOINT"),
+            )
+    except Exception as error:  # whatever lies between here and the hub
+        raise _failure(name, root, error) from error
+    for part in ("train", "test"):
+        splits = splits_of(name, part, root)
+        if not splits:
+            raise RunFailed(
+                f"{name}: {repository.hub} has no {part} files in {repository.config} ({by_hand(name, root)})"
+            )
+        check_layout(name, splits[0], root)
+    return folder
+
+
+def _failure(name: str, root: Path, error: Exception) -> RunFailed:
+    kind = type(error).__name__
+    unreachable = any(word in kind for word in ("Connect", "Timeout", "LocalEntryNotFound", "Offline"))
+    reason = "no connection to the hub" if unreachable else " ".join(str(error).split())[:200] or kind
+    return RunFailed(f"{name}: could not be fetched from {REPOSITORIES[name].hub}, {reason} ({by_hand(name, root)})")
+
+
+def by_hand(name: str, root: Path) -> str:
+    """How to do without the hub."""
+    repository = REPOSITORIES[name]
+    files = f"{repository.train[0]}-*.parquet and {repository.test[0]}-*.parquet"
+    columns = f"columns {repository.image} (struct of bytes and path, or bytes) and {repository.label}"
+    return f"by hand: place {files} with {columns} in {folder_of(name, root)}"
+
+
+def origin(name: str, root: Path) -> str:
+    """Where a set's files came from: the hub with its revision, or by hand."""
+    records = sorted((folder_of(name, root) / ".cache" / "huggingface" / "download").rglob("*.parquet.metadata"))
+    if not records:
+        return "placed by hand"
+    revision = (records[0].read_text().split() or ["?"])[0]
+    return f"{REPOSITORIES[name].hub} at {revision[:12]}"
+
+
+def _hub() -> Any:
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.utils import logging
+    except ImportError:
+        raise UsageError("huggingface_hub: not installed (pip install 'uqgan[hf]')") from None
+    quiet: Any = logging.set_verbosity_error
+    quiet()  # a failure is said once, by us
+    return snapshot_download

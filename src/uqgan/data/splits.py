@@ -1,0 +1,142 @@
+"""A task, and how raw train and test sets are cut into its parts. The same seed cuts alike on every platform."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from uqgan.data.dataset import Dataset, permutation, split_indices
+from uqgan.shapes import Probs
+
+VALIDATION_SHARE = 0.2
+"""Of the training data, as in the paper; half of it selects checkpoints, half is left for thresholds."""
+OOD_VALIDATION_SHARE = 0.3
+"""Of the OoD sets' training data; the rest is what oracles may see."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a method is trained and tested on. No sample is in two of these sets."""
+
+    name: str
+    title: str
+    class_names: tuple[str, ...]
+    train: Dataset
+    validation: Dataset
+    """Selects checkpoints."""
+    calibration: Dataset
+    """Seen by nothing but thresholds."""
+    test: Dataset
+    ood: dict[str, Tensor]
+    """Out-of-distribution test samples by the name of their set."""
+    ood_validation: dict[str, Tensor]
+    """For studies, sweeps and the joint detector."""
+    outliers: dict[str, Tensor]
+    """What the oracles may train on."""
+    flip: bool = False
+    """Whether training mirrors images at random."""
+    missing: dict[str, str] = field(default_factory=dict)
+    """OoD sets that belong to the task but aren't on this machine, with how to get them. Every table says so."""
+    notes: tuple[str, ...] = ()
+    """What is worth knowing about these data: choices made, deviations, warnings."""
+    posterior: Callable[[Tensor], Probs] | None = field(default=None, compare=False)
+    """The true p(y|x), where it is known."""
+
+    @property
+    def n_classes(self) -> int:
+        return len(self.class_names)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one sample: (channels, height, width), or (2,) for points."""
+        return tuple(self.train.x.shape[1:])
+
+    @property
+    def is_planar(self) -> bool:
+        return self.shape == (2,)
+
+    def to(self, device: torch.device) -> "Task":
+        """The same task with its training and validation data on a device; test data follow batch by batch."""
+        return replace(self, train=self.train.to(device), validation=self.validation.to(device))
+
+
+def split_task(
+    name: str,
+    title: str,
+    class_names: tuple[str, ...],
+    train: Dataset,
+    test: Dataset,
+    ood_train: Mapping[str, Tensor],
+    ood_test: Mapping[str, Tensor],
+    seed: int,
+    known: Iterable[int] | None = None,
+    flip: bool = False,
+    missing: Mapping[str, str] | None = None,
+    notes: tuple[str, ...] = (),
+) -> Task:
+    """The paper's splits of raw train and test sets: first all of the training set is cut, then classes are chosen.
+
+    Test data are files of their own, so they are never cut from what is trained on.
+    """
+    indices = cut(len(train), seed)
+    if known is not None:
+        chosen = torch.tensor(sorted(known))
+        inside = torch.isin(train.y, chosen)
+        indices = tuple(index[inside[index]] for index in indices)
+        train, test = Dataset(train.x, torch.searchsorted(chosen, train.y)), test.keep(chosen.tolist())
+    parts = [train[index] for index in indices]
+    outliers, ood_validation = cut_ood(ood_train, seed)
+    return Task(
+        name=name,
+        title=title,
+        class_names=class_names,
+        train=parts[0],
+        validation=parts[1],
+        calibration=parts[2],
+        test=test,
+        ood=dict(ood_test),
+        ood_validation=ood_validation,
+        outliers=outliers,
+        flip=flip,
+        missing=dict(missing or {}),
+        notes=notes,
+    )
+
+
+def cut(n: int, seed: int) -> tuple[Tensor, ...]:
+    """0 … n-1 as train, validation and calibration."""
+    train, held_out = split_indices(n, VALIDATION_SHARE, seed)
+    validation, calibration = (held_out[part] for part in split_indices(len(held_out), 0.5, seed + 1))
+    assert_disjoint(n, train, validation, calibration)
+    return train, validation, calibration
+
+
+def cut_ood(ood_train: Mapping[str, Tensor], seed: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """What oracles may see of the OoD sets' training data, and what studies may."""
+    parts = {key: split_indices(len(x), OOD_VALIDATION_SHARE, seed + 2) for key, x in ood_train.items()}
+    for key, (rest, part) in parts.items():
+        assert_disjoint(len(ood_train[key]), rest, part)
+    return (
+        {key: ood_train[key].index_select(0, rest) for key, (rest, _) in parts.items()},
+        {key: ood_train[key].index_select(0, part) for key, (_, part) in parts.items()},
+    )
+
+
+def cut_by_class(y: Tensor, share: float, seed: int, at_least: int = 1) -> tuple[Tensor, Tensor]:
+    """Indices of what is left and of the share, the latter the same part of every class: for small sets."""
+    order = permutation(len(y), seed)
+    rest, part = [], []
+    for k in range(int(y.max()) + 1):
+        members = order[y[order] == k]
+        n = min(len(members), max(at_least, round(share * len(members))))
+        part.append(members[:n])
+        rest.append(members[n:])
+    indices = torch.cat(rest), torch.cat(part)
+    assert_disjoint(len(y), *indices)
+    return indices
+
+
+def assert_disjoint(n: int, *parts: Tensor) -> None:
+    """Each of 0 … n-1 is in exactly one part."""
+    assert torch.equal(torch.cat(parts).sort().values, torch.arange(n)), "a sample was lost or is in two parts"

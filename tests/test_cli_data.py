@@ -1,0 +1,115 @@
+"""`uqgan data list | check | fetch | show | clean`."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from pictures import Cli, write_random_set
+from uqgan.data.cache import pictures_folder
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+    monkeypatch.setenv("UQGAN_CACHE", str(tmp_path / "cache"))
+    return Cli(monkeypatch, capsys)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for seed, split in enumerate(("train", "test")):
+        write_random_set(tmp_path / "data", "mnist", split, 50, 10, 1000 * seed)
+    write_random_set(tmp_path / "data", "svhn", "test", 30, 10, 5000, 3)
+    return tmp_path / "data"
+
+
+def test_list_says_what_is_here_and_what_the_hub_has(cli: Cli, root: Path) -> None:
+    status, out, _ = cli("data", "list", "--data-root", root, "--json")
+    rows = {row["set"]: row for row in json.loads(out)}
+    assert status == 0
+    assert rows["mnist"]["here"] == "train 50, test 50"
+    assert rows["mnist"]["from"] == "placed by hand"
+    assert rows["cifar10"]["here"] == "no"
+    assert rows["lsun"]["hub"] == "no faithful copy known"
+    status, out, _ = cli("data", "list", "--data-root", root)
+    assert (status, "uoft-cs/cifar10" in out, "decoded pictures take" in out) == (0, True, True)
+
+
+def test_check_counts_classes_and_compares_hashes(cli: Cli, root: Path) -> None:
+    file = root / "mnist" / "train-00000-of-00001.parquet"
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    (root / "README.md").write_text(f"| mnist/{file.name} | 50 | `{digest}` |\n")
+    status, out, _ = cli("data", "check", "mnist", "--data-root", root, "--json")
+    train, test = json.loads(out)
+    assert status == 0
+    assert train["counts"] == {str(k): 5 for k in range(10)}
+    assert (train["hashes"], test["hashes"]) == ("ok", "not known")
+    (root / "README.md").write_text(f"{'0' * 64}  mnist/{file.name}\n")
+    status, out, err = cli("data", "check", "--data-root", root)
+    assert (status, f"wrong: mnist/{file.name}" in err) == (1, True)
+    assert "svhn" in out
+
+
+def test_check_finds_pictures_that_are_in_training_and_test(cli: Cli, root: Path) -> None:
+    write_random_set(root, "mnist", "test", 50, 10, 20)  # pictures 20 … 49 of training again
+    status, out, _ = cli("data", "check", "mnist", "--data-root", root, "--json")
+    assert (status, [row["doubles"] for row in json.loads(out)]) == (0, [None, 30])
+
+
+def test_check_of_what_is_not_here_says_how_to_get_it(cli: Cli, root: Path) -> None:
+    status, _, err = cli("data", "check", "omniglot", "--data-root", root)
+    assert (status, "uqgan data fetch omniglot" in err) == (2, True)
+    (root.parent / "empty").mkdir()
+    assert cli("data", "check", "--data-root", root.parent / "empty")[0] == 2
+
+
+def test_show_writes_a_sheet_for_each_set_of_a_task(cli: Cli, root: Path, tmp_path: Path) -> None:
+    status, _, err = cli("data", "show", "mnist", "--data-root", root, "-o", tmp_path / "sheets")
+    assert status == 0
+    assert sorted(file.name for file in (tmp_path / "sheets").iterdir()) == [
+        "ood-mnist+5-9.png",
+        "ood-svhn.png",
+        "test.png",
+        "train.png",
+    ]
+    assert "omniglot: left out" in err
+    with Image.open(tmp_path / "sheets" / "train.png") as sheet:
+        assert (sheet.mode, sheet.height) == ("L", 2 * 5 * 33)
+
+
+def test_show_knows_sets_that_are_no_tasks(cli: Cli, root: Path, tmp_path: Path) -> None:
+    assert cli("data", "show", "svhn", "--data-root", root, "-o", tmp_path / "sheets")[0] == 0
+    with Image.open(tmp_path / "sheets" / "test.png") as sheet:
+        assert sheet.mode == "RGB"
+    status, _, err = cli("data", "show", "lsun", "--data-root", root)
+    assert (status, "place train-*.parquet" in err) == (2, True)
+    status, _, err = cli("data", "show", "moons")
+    assert (status, "points in the plane" in err) == (2, True)
+
+
+def test_clean_says_how_much_it_freed_and_where(cli: Cli, root: Path) -> None:
+    assert cli("data", "check", "mnist", "--data-root", root)[0] == 0
+    assert list(pictures_folder().glob("*.safetensors"))
+    status, _, err = cli("data", "clean")
+    assert (status, "freed 0.1 MiB" in err) == (0, True)
+    assert not list(pictures_folder().iterdir())
+
+
+def test_fetch_without_a_network_names_both_ways(cli: Cli, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("huggingface_hub", reason="the extra hf is not installed")
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    status, _, err = cli("data", "fetch", "cifar100", "--data-root", root)
+    assert status == 1
+    assert "no connection to the hub (by hand: place train-*.parquet and test-*.parquet with columns img" in err
+
+
+def test_fetch_of_an_unknown_set_lists_the_known_ones(cli: Cli) -> None:
+    status, _, err = cli("data", "fetch", "imagenet")
+    assert (status, "no such set (known: mnist" in err) == (2, True)
+
+
+def test_a_wrong_data_root_is_said(cli: Cli, tmp_path: Path) -> None:
+    status, _, err = cli("train", "cifar10", "--data-root", tmp_path / "nowhere")
+    assert (status, "--data-root" in err, "no such folder" in err) == (2, True, True)
