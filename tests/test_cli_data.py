@@ -3,11 +3,12 @@
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
 
-from pictures import Cli, write_random_set
+from pictures import Cli, encoded, picture, write_random_set, write_set
 from uqgan.data.cache import pictures_folder
 
 
@@ -56,6 +57,27 @@ def test_check_finds_pictures_that_are_in_training_and_test(cli: Cli, root: Path
     write_random_set(root, "mnist", "test", 50, 10, 20)  # pictures 20 … 49 of training again
     status, out, _ = cli("data", "check", "mnist", "--data-root", root, "--json")
     assert (status, [row["doubles"] for row in json.loads(out)]) == (0, [None, 30])
+
+
+@pytest.mark.parametrize(
+    ("labels", "damage", "sentence", "expected"),
+    [
+        ([0, 77], None, "label = 77: must be within 0-9", 2),
+        ([0, None], None, "1 labels are missing", 2),
+        ([0, 1], "cut", "not a whole Parquet file", 2),
+        ([0, 1], "picture", "row 1: ", 1),
+    ],
+)
+def test_wrong_parquet_files_are_one_sentence(
+    cli: Cli, tmp_path: Path, labels: list[Any], damage: str | None, sentence: str, expected: int
+) -> None:
+    whole = encoded(picture(0))
+    blobs = [whole, whole[:70] if damage == "picture" else whole]
+    file = write_set(tmp_path / "d", "mnist", "test", blobs, labels, [str(k) for k in range(10)])
+    if damage == "cut":
+        file.write_bytes(file.read_bytes()[:-9])
+    status, _, err = cli("data", "check", "mnist", "--data-root", tmp_path / "d", "-q")
+    assert (status, sentence in err, err.count("\n")) == (expected, True, 1)
 
 
 def test_check_of_what_is_not_here_says_how_to_get_it(cli: Cli, root: Path) -> None:

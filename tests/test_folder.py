@@ -16,6 +16,7 @@ from PIL import Image
 
 from pictures import Cli, encoded, picture, write_folder
 from uqgan.data.decode import Look, pixels
+from uqgan.data.own import chosen_size
 from uqgan.data.tasks import load_task
 
 
@@ -89,7 +90,7 @@ def test_what_was_chosen_is_said(cli: Cli, photos: Path) -> None:
     assert status == 0
     for sentence in (
         "2 classes: cat, dog",
-        "seen as 32 × 32 pixels, RGB",
+        "seen as 32 × 32 pixels (--image-size 32 or 64), RGB",
         "split: train 140, validation 18, calibration 18, test 44",
         "OoD sets to test against: none",
         "1 .txt files passed over",
@@ -101,12 +102,13 @@ def test_what_was_chosen_is_said(cli: Cli, photos: Path) -> None:
 
 def test_size_and_channels_follow_the_pictures_or_what_is_told(tmp_path: Path, cli: Cli) -> None:
     large = write_folder(tmp_path / "large", size=100)
-    assert load_task(large).shape == (3, 64, 64)
-    assert load_task(large, image_size=32).shape == (3, 32, 32)
+    assert load_task(large).shape == (3, 32, 32)
+    assert load_task(large, image_size=64).shape == (3, 64, 64)
+    assert chosen_size(None, 100, 10_000) == 64
     assert load_task(large, image_size=32, channels=1).shape == (1, 32, 32)
     for file in large.rglob("*.png"):
         Image.open(file).convert("L").save(file)
-    assert load_task(large).shape == (1, 64, 64)
+    assert load_task(large).shape == (1, 32, 32)
     status, _, err = show(cli, large, "--image-size", 48)
     assert (status, "--image-size = 48: must be one of 32, 64" in err) == (2, True)
 

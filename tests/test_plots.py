@@ -101,8 +101,8 @@ def test_classes_beyond_the_last_colour_start_anew() -> None:
     assert len({plots.colour_of(k) for k in range(n)}) == n
 
 
-def test_the_row_kept_has_the_best_validation_and_is_the_first_of_equals() -> None:
-    assert plots.best_row(ROWS) == ROWS[1]
+def test_the_row_kept_has_the_best_validation_and_is_the_last_of_equals() -> None:
+    assert plots.best_row(ROWS) == ROWS[2]
     assert plots.best_row([{"step": 1, "validation": 2.0}, {"step": 2, "validation": 1.0}]) == {
         "step": 2,
         "validation": 1.0,

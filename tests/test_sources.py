@@ -64,7 +64,9 @@ def test_label_histograms_are_the_official_ones() -> None:
 
 
 @needs_data
-@pytest.mark.parametrize("name", ["emnist-letters", "omniglot", "fashion-mnist", "svhn"])
+@pytest.mark.parametrize(
+    "name", ["emnist-letters", "omniglot", "fashion-mnist", "svhn", "mnist", "cifar10", "cifar100"]
+)
 @pytest.mark.parametrize("channels", [1, 3])
 def test_real_pictures_look_as_the_papers_steps_make_them(name: str, channels: int) -> None:
     file = sources.files_of(name, "test", data_root())[0]

@@ -149,6 +149,13 @@ def test_tiny_imagenet_works_end_to_end(tmp_path: Path, monkeypatch: pytest.Monk
     assert "svhn: left out" in err
 
 
+def test_tiny_imagenet_with_other_classes_says_so(tmp_path: Path) -> None:
+    names = [f"n{k:08}" for k in range(200)]
+    for split, seed in (("train", 0), ("val", 500)):
+        _write_jpegs(tmp_path, split, list(range(200)), names, seed)
+    assert "aren't the paper's" in load_task("tiny-imagenet", root=tmp_path).notes[0]
+
+
 # Own data that is no folder
 
 

@@ -1,5 +1,6 @@
 """The front door: fit, load, and the Run they return. Composes the rooms below; holds no maths."""
 
+import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -101,23 +102,24 @@ def fit(
     device: str = "auto",
     max_minutes: float | None = None,
     console: Console | None = None,
+    overwrite: bool = False,
     **settings: Any,
 ) -> Run:
     """Train a method on a task.
 
     Settings come from the task, changed by keywords of the method's recipe (`lambda_real=0.5`) or by whole
     sections (`autoencoder={"dim": 16}`), or all together as a Config. With a folder the run is saved there
-    as it goes and can be resumed.
+    as it goes and can be resumed; `overwrite` replaces the run that is there.
     """
     if method not in METHODS:
         raise UsageError(f"method = {method}: no such method{suggest(method, list(METHODS))}")
     task = task if isinstance(task, Task) else load_task(task)
     config = config or settings_of(task, overrides=sections(method, settings))
     plan = Plan(task.name, method, seed, task.shape, task.class_names, config)
+    on = choose_device(device)
     where = Path(folder) if folder else None
     if where:
-        prepare(where, plan, resume)
-    on = choose_device(device)
+        prepare(where, plan, resume, overwrite)
     log = Log(where, seed, resume, max_minutes, console)
     start = time.monotonic()
     try:
@@ -157,8 +159,10 @@ def sections(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return tree | {recipe: dict(tree.get(recipe, {})) | own}
 
 
-def prepare(folder: Path, plan: Plan, resume: bool) -> None:
+def prepare(folder: Path, plan: Plan, resume: bool, overwrite: bool) -> None:
     """Make the folder ready for that plan; never overwrite a run by accident."""
+    if holds_run(folder) and overwrite and not resume:
+        shutil.rmtree(folder)
     if not holds_run(folder):
         plan.write(folder)
         return

@@ -127,17 +127,18 @@ def task_settings(task: str) -> dict[str, Any]:
 
 
 def own_settings(shape: tuple[int, ...], n_train: int) -> dict[str, Any]:
-    """What fits own pictures of that shape and number: small networks for small grey ones, less training for few."""
+    """What fits own pictures of that shape and number: small networks for grey or few ones, less training for few."""
     channels, size, _ = shape
-    small = channels == 1 and size == 32
+    small = size == 32 and (channels == 1 or n_train < 2_000)
     batch_size, iterations, epochs = (64, 400, 50) if n_train < 2_000 else (256, 2_000, 100)
     if n_train >= 20_000:
         iterations, epochs = 10_000, 200
     supervised = {"epochs": epochs, "batch_size": batch_size}
+    weights = {} if small else {"lambda_cl": 4.0, "lambda_reg": 1.0}  # the paper's for MNIST, and for CIFAR
     return {
         "classifier": "lenet" if small else "resnet",
         "autoencoder": {"kind": "small" if small else "resnet", "dim": 32 if small else 128, **supervised},
-        "uqgan": {"iterations": iterations, "batch_size": batch_size, **({} if small else {"lambda_cl": 4.0})},
+        "uqgan": {"iterations": iterations, "batch_size": batch_size} | weights,
         "one_vs_all": supervised,
         "cross_entropy": supervised,
     }

@@ -167,11 +167,11 @@ def training_curves(rows: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def best_row(member: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The logged row whose weights a stage keeps: highest accuracy or least validation loss, the first of equals."""
+    """The logged row whose weights a stage keeps: highest accuracy or least validation loss, the last of equals."""
     if all("accuracy" in row for row in member):
-        return max(member, key=lambda row: float(row["accuracy"]))
+        return max(member, key=lambda row: (float(row["accuracy"]), row["step"]))
     if all("validation" in row for row in member):
-        return min(member, key=lambda row: float(row["validation"]))
+        return min(member, key=lambda row: (float(row["validation"]), -row["step"]))
     return None
 
 

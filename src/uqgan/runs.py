@@ -4,6 +4,7 @@ import json
 import platform
 import shutil
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -14,6 +15,7 @@ import yaml
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
+from uqgan import __version__
 from uqgan.config import Config, parse
 from uqgan.errors import UsageError
 from uqgan.files import sha256, write_bytes, write_json, write_text
@@ -46,7 +48,7 @@ class Plan:
 
     @staticmethod
     def read(folder: Path) -> "Plan":
-        tree = yaml.safe_load(_read(folder, CONFIG).decode())
+        tree = _parsed(folder, CONFIG, yaml.safe_load)
         try:
             if tree["method"] not in METHODS:
                 raise UsageError(f"{folder / CONFIG}: method = {tree['method']}: unknown to this version of uqgan")
@@ -93,8 +95,8 @@ class Record:
         plan = Plan.read(folder)
         if not (folder / ABOUT).exists() and (folder / "resume").exists():
             raise UsageError(f"run = {folder}: its training has not finished (uqgan train … --resume)")
-        about = json.loads(_read(folder, ABOUT))
-        log = [json.loads(line) for line in _read(folder, LOG).splitlines()]
+        about = _parsed(folder, ABOUT, json.loads)
+        log = _parsed(folder, LOG, lambda lines: [json.loads(line) for line in lines.splitlines()])
         data = _read(folder, WEIGHTS)
         if sha256(folder / WEIGHTS) != about.get("weights_sha256"):
             raise UsageError(f"{folder / WEIGHTS}: damaged, its sha256 is not the one in {ABOUT} (train it again)")
@@ -125,8 +127,9 @@ def circumstances(device: torch.device, seconds: float, stopped: str | None) -> 
 
 
 def versions() -> dict[str, str]:
-    packages = ("uqgan", "torch", "numpy", "scikit-learn", "safetensors", "pydantic")
-    return {"python": platform.python_version()} | {name: _version(name) for name in packages}
+    packages = ("torch", "numpy", "scikit-learn", "safetensors", "pydantic")
+    own = {"uqgan": __version__, "python": platform.python_version()}
+    return own | {name: _version(name) for name in packages}
 
 
 def describe(device: torch.device) -> str:
@@ -141,6 +144,14 @@ def _version(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return "not installed"
+
+
+def _parsed(folder: Path, name: str, parser: Callable[[bytes], Any]) -> Any:
+    data = _read(folder, name)
+    try:
+        return parser(data)
+    except (ValueError, yaml.YAMLError):
+        raise UsageError(f"{folder / name}: damaged (train the run again)") from None
 
 
 def _read(folder: Path, name: str) -> bytes:

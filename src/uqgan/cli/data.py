@@ -164,7 +164,7 @@ def show(
     /,
     *,
     output: Annotated[Path | None, Parameter(("--output", "-o"))] = None,
-    data_root: Root = None,
+    root: Root = None,
     image_size: int | None = None,
     skip_broken: bool = False,
     voice: Voice = Voice(),
@@ -177,36 +177,39 @@ def show(
         A task, one of the sets of `uqgan data list`, or an own folder.
     output
         Folder for the sheets; sheets/NAME if not given.
-    data_root
+    root
         Folder of the paper's sets; UQGAN_DATA if not given.
     image_size
         Pixels a side, for own pictures.
     skip_broken
         Leave out pictures that cannot be read.
     """
-    from uqgan.data import sources
-    from uqgan.data.checks import contact_sheet
+    from uqgan.data.sources import REPOSITORIES, data_root
     from uqgan.data.tasks import TASKS, load_task
     from uqgan.files import write_bytes
 
     folder = output or Path("sheets") / Path(name).resolve().name
-    sheets: dict[str, bytes] = {}
-    if name in sources.REPOSITORIES and name not in TASKS:
-        root, repository = sources.data_root(data_root), sources.REPOSITORIES[name]
-        for part in ("train", "test"):
-            found = sources.load_part(name, part, repository.size, repository.channels, root, skip_broken, voice.say)
-            if found:
-                sheets[part] = contact_sheet(found.x, found.y)
-        if not sheets:
-            raise UsageError(f"{name}: not in {root} ({sources.how_to_get(name, root)})")
+    if name in REPOSITORIES and name not in TASKS:
+        sheets = _set_sheets(name, data_root(root), skip_broken, voice)
     else:
-        task = load_task(name, 0, data_root, image_size, None, skip_broken, voice.say)
+        task = load_task(name, 0, root, image_size, None, skip_broken, voice.say)
         sheets = _task_sheets(task)
         for note in (*task.notes, *(f"{key}: left out, {why}" for key, why in task.missing.items())):
             voice.say(note)
     for key, png in sheets.items():
         write_bytes(folder / f"{key.replace('/', '-')}.png", png)
     voice.say(f"wrote {len(sheets)} sheets in {folder}")
+
+
+def _set_sheets(name: str, root: Path, skip_broken: bool, voice: Voice) -> dict[str, bytes]:
+    from uqgan.data import sources
+    from uqgan.data.checks import contact_sheet
+
+    size, channels = sources.REPOSITORIES[name].size, sources.REPOSITORIES[name].channels
+    parts = {p: sources.load_part(name, p, size, channels, root, skip_broken, voice.say) for p in ("train", "test")}
+    if not any(parts.values()):
+        raise UsageError(f"{name}: not in {root} ({sources.how_to_get(name, root)})")
+    return {part: contact_sheet(found.x, found.y) for part, found in parts.items() if found}
 
 
 def _task_sheets(task: "Task") -> dict[str, bytes]:

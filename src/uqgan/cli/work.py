@@ -1,6 +1,5 @@
 """Commands that train, test, and show: train, evaluate, report, generate, demo."""
 
-import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -74,12 +73,10 @@ def train(
     short = Path(data.name).name if api.is_own(data.name) else task
     folder = output or Path("runs") / short / method / f"seed-{seed}"
     describe_data(data, chosen, voice)
-    if overwrite and not resume:
-        remove_run(folder)
     console = voice.console()
     if voice.verbose:
         console.print_json(chosen.model_dump_json())
-    run = api.fit(method, data, seed, chosen, folder, resume, device, max_minutes, console)
+    run = api.fit(method, data, seed, chosen, folder, resume, device, max_minutes, console, overwrite=overwrite)
     stopped = run.record.about["stopped"]
     if stopped:
         console.print(f"{stopped}: the best classifier so far is kept; go on with --resume")
@@ -178,9 +175,11 @@ def generate(
     output
         The file to write; class-LABEL.png or .csv in the run's folder if not given.
     """
+    import torch
+
     from uqgan import api
+    from uqgan.data.checks import sheet
     from uqgan.files import write_bytes
-    from uqgan.plots import sheet_png
 
     loaded = api.load(run)
     examples = loaded.generate(int(label) if label.isdigit() and label not in loaded.class_names else label, n, seed)
@@ -189,7 +188,7 @@ def generate(
         rows = "".join(",".join(f"{value:.6g}" for value in point) + "\n" for point in examples.tolist())
         write_bytes(file, b"x,y\n" + rows.encode())
     else:
-        write_bytes(file, sheet_png(examples))
+        write_bytes(file, sheet((examples * 255).round().byte(), torch.arange(n).split(8)))
     voice.console().print(f"wrote {file}")
 
 
@@ -220,14 +219,6 @@ def describe_data(task: Any, config: Config, voice: Voice) -> None:
         voice.say(f"{name}: left out, {why}")
     if task.notes:
         voice.say(f"classifier {config.classifier}, autoencoder {config.autoencoder.kind}")
-
-
-def remove_run(folder: Path) -> None:
-    """Only what a run consists of; a folder that holds no run is left alone."""
-    from uqgan.runs import holds_run
-
-    if holds_run(folder):
-        shutil.rmtree(folder)
 
 
 def show_scores(found: dict[str, Any]) -> None:

@@ -109,8 +109,6 @@ def compare_hashes(files: Sequence[Path], root: Path, known: dict[str, str]) -> 
 
 def contact_sheet(x: Tensor, y: Tensor | None = None, scale: int = 2) -> bytes:
     """A PNG of some pictures as a network sees them: a row for each class where there are labels, else at random."""
-    from PIL import Image
-
     if y is None:
         order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
         shown = order[: SHEET_ROWS * SHEET_COLUMNS // 2]
@@ -118,14 +116,21 @@ def contact_sheet(x: Tensor, y: Tensor | None = None, scale: int = 2) -> bytes:
     else:
         present = y.bincount().nonzero()[:SHEET_ROWS, 0]
         rows = [(y == k).nonzero()[:SHEET_COLUMNS, 0] for k in present]
+    return sheet(x, rows, scale)
+
+
+def sheet(x: Tensor, rows: Sequence[Tensor], scale: int = 2) -> bytes:
+    """A PNG of these pictures (uint8), given as indices row by row."""
+    from PIL import Image
+
     channels, height, width = x.shape[1:]
     columns = max(len(row) for row in rows)
-    sheet = torch.full((channels, len(rows) * (height + GAP), columns * (width + GAP)), 128, dtype=torch.uint8)
+    canvas = torch.full((channels, len(rows) * (height + GAP), columns * (width + GAP)), 128, dtype=torch.uint8)
     for r, row in enumerate(rows):
         for c, index in enumerate(row.tolist()):
             top, left = r * (height + GAP), c * (width + GAP)
-            sheet[:, top : top + height, left : left + width] = x[index]
-    pixels = sheet[0].numpy() if channels == 1 else sheet.permute(1, 2, 0).numpy()
+            canvas[:, top : top + height, left : left + width] = x[index]
+    pixels = canvas[0].numpy() if channels == 1 else canvas.permute(1, 2, 0).numpy()
     picture = Image.fromarray(pixels)
     out = io.BytesIO()
     picture.resize((picture.width * scale, picture.height * scale), Image.Resampling.NEAREST).save(out, "PNG")

@@ -28,6 +28,8 @@ FEWEST, FEW, IMBALANCED = 5, 50, 10
 """Pictures a class without which there is no task; below which it's warned; and the ratio of classes that is."""
 
 
+MANY = 10_000
+"""Pictures from which on large ones are seen at 64 pixels."""
 NAMED = 20
 """Broken pictures to name; more are counted."""
 
@@ -38,7 +40,7 @@ def task_of_folder(
     """ROOT/CLASS/*.png, with optional levels train/, val/, test/ and ood/NAME/."""
     layout = read_layout(root)
     side, usual_channels = usual_look(layout.train)
-    look = Look(chosen_size(image_size, side), channels or usual_channels)
+    look = Look(chosen_size(image_size, side, len(layout.train.files)), channels or usual_channels)
     place = root.resolve()
     tag = hashlib.sha256(str(place).encode(errors="surrogateescape")).hexdigest()[:6]
 
@@ -91,7 +93,9 @@ def task_of_pairs(
     say(f"decoding {len(source):,} pictures")
     first, _ = as_pair(source[0])
     picture = picture_of(first)
-    look = Look(chosen_size(image_size, min(picture.size)), channels or (1 if picture.mode in ("1", "L") else 3))
+    look = Look(
+        chosen_size(image_size, min(picture.size), len(source)), channels or (1 if picture.mode in ("1", "L") else 3)
+    )
     x = np.empty((len(source), look.channels, look.size, look.size), np.uint8)
     labels: list[Any] = []
     left_out: list[str] = []
@@ -122,7 +126,7 @@ def task_of_arrays(
 ) -> Task:
     pictures = {level: as_pictures(x, f"x of {title}, {level}") for level, (x, _) in given.items()}
     shape = pictures["train"].shape
-    look = Look(chosen_size(image_size, min(shape[2:])), channels or shape[1])
+    look = Look(chosen_size(image_size, min(shape[2:]), shape[0]), channels or shape[1])
     labels = [np.asarray(y) for _, y in given.values()]
     for (level, x), y in zip(pictures.items(), labels, strict=True):
         if y.ndim != 1 or len(y) != len(x):
@@ -185,7 +189,7 @@ def chosen(task: Task) -> list[str]:
     foreign = ", ".join(f"{key} {len(x):,}" for key, x in task.ood.items()) or "none (put pictures in ood/NAME/)"
     return [
         f"{task.n_classes} classes: {', '.join(task.class_names[:8])}{', …' if task.n_classes > 8 else ''}",
-        f"seen as {size} × {size} pixels, {'grey' if channels == 1 else 'RGB'}",
+        f"seen as {size} × {size} pixels (--image-size 32 or 64), {'grey' if channels == 1 else 'RGB'}",
         "split: " + ", ".join(f"{key} {n:,}" for key, n in sizes.items()),
         f"OoD sets to test against: {foreign}",
     ]
@@ -207,8 +211,8 @@ def warnings_of(names: Sequence[str], counts: Sequence[int]) -> list[str]:
     return warnings
 
 
-def chosen_size(told: int | None, side: int) -> int:
-    """As told, or what the pictures are nearer to."""
+def chosen_size(told: int | None, side: int, n: int) -> int:
+    """As told, or what the pictures are nearer to; few of them don't carry the larger networks that 64 pixels need."""
     if told is not None and told not in SIZES:
         raise UsageError(f"--image-size = {told}: must be one of {', '.join(map(str, SIZES))}")
-    return told or (64 if side >= 48 else 32)
+    return told or (64 if side >= 48 and n >= MANY else 32)

@@ -210,11 +210,16 @@ def refuse_broken(left_out: Sequence[str], place: Path, skip_broken: bool) -> No
 
 def in_official_order(decoded: Decoded) -> Decoded:
     """Tiny ImageNet's classes by their number in wnids.txt, which is what the paper's 0-99 means."""
-    official = (resources.files("uqgan") / "data" / "tiny_imagenet_classes.txt").read_text().split()
-    if decoded.class_names == tuple(official) or set(decoded.class_names) != set(official):
+    official = official_classes()
+    if decoded.class_names == official or set(decoded.class_names) != set(official):
         return decoded
     number = torch.tensor([official.index(name) for name in decoded.class_names])
-    return Decoded(decoded.x, number[decoded.y], tuple(official), decoded.left_out)
+    return Decoded(decoded.x, number[decoded.y], official, decoded.left_out)
+
+
+def official_classes() -> tuple[str, ...]:
+    """Tiny ImageNet's wnids.txt."""
+    return tuple((resources.files("uqgan") / "data" / "tiny_imagenet_classes.txt").read_text().split())
 
 
 def class_names_in(schema: Any, label: str) -> tuple[str, ...]:

@@ -77,7 +77,8 @@ def split_task(
 ) -> Task:
     """The paper's splits of raw train and test sets: first all of the training set is cut, then classes are chosen.
 
-    Test data are files of their own, so they are never cut from what is trained on.
+    Where only part of the official training set is on the machine, that part is cut: the shares are the paper's, the
+    samples are not. Test data are files of their own, so they are never cut from what is trained on.
     """
     indices = cut(len(train), seed)
     if known is not None:

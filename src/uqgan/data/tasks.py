@@ -216,6 +216,10 @@ class _Shelf:
 
     def _notes(self, base: str, train: Decoded, known: Sequence[int]) -> list[str]:
         """Where the training set isn't the official one."""
+        if base == "tiny-imagenet" and train.class_names != sources.official_classes():
+            return [
+                f"{base} here has other class names than wnids.txt, or another order: its halves aren't the paper's"
+            ]
         counts = train.y.bincount(minlength=self.outline.n_classes).tolist()
         few = [k for k, count in enumerate(counts) if count < max(counts) and k not in known]
         if not few or "train_ood" not in sources.splits_of(base, "train", self.root):

@@ -1,0 +1,151 @@
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from uqgan import __version__
+from uqgan.cli import main
+
+QUICK = ["--uqgan.iterations", "2", "--uqgan.batch-size", "8", "--uqgan.validate-every", "1", "-q"]
+
+
+def uqgan(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    """Run a command in this process; gives its exit status."""
+    monkeypatch.setattr(sys, "argv", ["uqgan", *words])
+    try:
+        main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cli") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        assert uqgan(patch, "train", "moons", "-o", str(folder), *QUICK) == 0
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["train", "moonz"], "task = moonz: no such task, folder or .npz file (did you mean moons?)"),
+        (["train", "moons", "--method", "uqgam"], "method = uqgam: no such method; did you mean uqgan?"),
+        (["train", "moons", "--uqgan.batch-size=-3"], "uqgan.batch_size = '-3': must be at least 2"),
+        (["train", "moons", "--uqgan.lambda-real", "1.4"], "uqgan.lambda_real = '1.4': must be at most 1.0"),
+        (["train", "moons", "--uqgan.lamda-real", "1"], "Did you mean --uqgan.lambda-real?"),
+        (["train", "moons", "--config", "none.yaml"], "--config = none.yaml: no such file"),
+        (["train", "moons", "--device", "tpu"], "device = tpu: must be auto, cpu, cuda or mps"),
+        (["train", "moons", "--max-minutes", "0"], "max-minutes"),
+        (["train", "moons", "--seed", "x"], "seed"),
+        (["train", "digits+7-3"], "classes = 7-3: must be within 0-9, the smaller number first"),
+        (["evaluate", "nowhere"], "run = nowhere: no such folder"),
+        (["report", "nowhere"], "run = nowhere: no such folder"),
+        (["generate", "nowhere", "--class", "1"], "run = nowhere: no such folder"),
+        (["trian"], 'Did you mean "train"?'),
+    ],
+)
+def test_a_mistake_is_one_sentence_on_stderr_with_status_2(
+    words: list[str],
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert uqgan(monkeypatch, *words) == 2
+    out, err = capfd.readouterr()
+    assert sentence in err
+    assert err.count("\n") == 1
+    assert "Traceback" not in out + err
+    assert list(tmp_path.iterdir()) == [], "nothing may be left behind"
+
+
+def test_training_prints_scores_and_saves_them(trained: Path) -> None:
+    scores = json.loads((trained / "scores.json").read_text())
+    assert scores["task"] == "moons"
+    assert set(scores["scores"]["sets"]) == {"uniform"}
+    assert {"settings", "versions", "device", "seconds", "intervals"} <= set(scores)
+
+
+def test_evaluate_gives_json_and_the_same_scores_again(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = json.loads((trained / "scores.json").read_text())["scores"]
+    assert uqgan(monkeypatch, "evaluate", str(trained), "--json") == 0
+    assert json.loads(capfd.readouterr().out)["scores"] == before
+
+
+def test_a_run_is_not_overwritten_unless_told(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert uqgan(monkeypatch, "train", "moons", "-o", str(trained), *QUICK) == 2
+    assert "holds a run already (--resume to go on with it, --overwrite to replace it)" in capfd.readouterr().err
+    assert uqgan(monkeypatch, "train", "moons", "-o", str(trained), "--overwrite", *QUICK) == 0
+    assert uqgan(monkeypatch, "train", "moons", "-o", str(trained), "--resume", *QUICK) == 0
+
+
+def test_overwrite_with_a_mistake_in_the_settings_loses_nothing(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = (trained / "weights.safetensors").read_bytes()
+    for mistake in (["--uqgan.batch-size", "0"], ["--method", "nope"], ["--device", "tpu"]):
+        assert uqgan(monkeypatch, "train", "moons", "-o", str(trained), "--overwrite", *mistake) == 2
+    assert (trained / "weights.safetensors").read_bytes() == before
+
+
+def test_report_writes_a_page(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "page.html"
+    assert uqgan(monkeypatch, "report", str(trained), "-o", str(page), "-q") == 0
+    assert page.read_text().lstrip().lower().startswith("<!doctype html>")
+
+
+def test_generate_writes_points_of_a_class(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "points.csv"
+    assert uqgan(monkeypatch, "generate", str(trained), "--class", "1", "-n", "5", "-o", str(file), "-q") == 0
+    lines = file.read_text().splitlines()
+    assert lines[0] == "x,y"
+    assert len(lines) == 6
+    assert uqgan(monkeypatch, "generate", str(trained), "--class", "7") == 2
+
+
+@pytest.mark.parametrize("command", ["methods", "tasks", "doctor"])
+def test_lists_are_tables_or_json(
+    command: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert uqgan(monkeypatch, command) == 0
+    table = capfd.readouterr().out
+    assert uqgan(monkeypatch, command, "--json") == 0
+    rows = json.loads(capfd.readouterr().out)
+    assert all(str(next(iter(row.values()))) in table for row in rows)
+
+
+def test_the_version_is_printed(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    assert uqgan(monkeypatch, "--version") == 0
+    assert capfd.readouterr().out.strip() == __version__
+
+
+def test_an_unwritable_place_is_one_sentence_with_status_1(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    assert uqgan(monkeypatch, "train", "moons", "-o", str(tmp_path / "file" / "run"), *QUICK) == 1
+    assert "could not be written" in capfd.readouterr().err
+
+
+def test_help_does_not_import_torch_and_is_quick() -> None:
+    code = "import sys; sys.argv = ['uqgan', '--help']; from uqgan.cli import main; main(); assert 'torch' not in sys.modules"
+    start = time.process_time()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, env=os.environ | {"NO_COLOR": "1"})
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"\x1b[" not in done.stdout
+    assert time.process_time() - start < 2
+
+
+def test_every_command_says_what_it_does(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    for command in ("train", "evaluate", "report", "generate", "demo", "methods", "tasks", "doctor"):
+        assert uqgan(monkeypatch, command, "--help") == 0
+        assert f"Usage: uqgan {command}" in capfd.readouterr().out

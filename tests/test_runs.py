@@ -1,0 +1,145 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import uqgan
+from uqgan.config import load_config
+from uqgan.errors import RunFailed, UsageError
+from uqgan.files import write_bytes, write_json
+
+QUICK = load_config("moons", overrides={"uqgan": {"iterations": 2, "batch_size": 8, "validate_every": 1}})
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    uqgan.fit("uqgan", "moons", config=QUICK, folder=folder)
+    return folder
+
+
+@pytest.fixture
+def run(whole: Path, tmp_path: Path) -> Path:
+    import shutil
+
+    return Path(shutil.copytree(whole, tmp_path / "run"))
+
+
+def test_a_run_holds_what_is_needed_and_nothing_pickled(run: Path) -> None:
+    names = {file.name for file in run.iterdir() if file.name != "tensorboard"}
+    assert names == {"config.yaml", "weights.safetensors", "log.jsonl", "about.json"}
+    about = json.loads((run / "about.json").read_text())
+    assert about["finished"]
+    assert about["versions"]["torch"] == torch.__version__.partition("+")[0] or "+" in about["versions"]["torch"]
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "weights.safetensors", "log.jsonl", "about.json"])
+def test_a_run_with_a_missing_file_is_refused_with_its_name(run: Path, name: str) -> None:
+    (run / name).unlink()
+    with pytest.raises(UsageError, match=f"not a whole run, {name} is missing"):
+        uqgan.load(run)
+
+
+def test_a_run_with_damaged_weights_is_refused(run: Path) -> None:
+    file = run / "weights.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(UsageError, match="damaged, its sha256 is not the one in about.json"):
+        uqgan.load(run)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("config.yaml", "task: moons\n"),
+        ("config.yaml", "[1"),
+        ("config.yaml", "3\n"),
+        ("about.json", "{"),
+        ("log.jsonl", '{"half'),
+    ],
+)
+def test_a_run_with_a_damaged_file_is_refused_with_its_name(run: Path, name: str, text: str) -> None:
+    (run / name).write_text(text)
+    with pytest.raises(UsageError, match=f"{name}: damaged"):
+        uqgan.load(run)
+
+
+def test_weights_of_other_networks_are_refused(run: Path) -> None:
+    text = (run / "config.yaml").read_text().replace("noise: 128", "noise: 64")
+    (run / "config.yaml").write_text(text)
+    with pytest.raises(UsageError, match="does not fit config.yaml"):
+        uqgan.load(run)
+
+
+def test_a_method_of_another_version_is_refused(run: Path) -> None:
+    text = (run / "config.yaml").read_text().replace("method: uqgan", "method: magic")
+    (run / "config.yaml").write_text(text)
+    with pytest.raises(UsageError, match="method = magic: unknown to this version"):
+        uqgan.load(run)
+
+
+def test_a_run_is_not_overwritten_by_accident(run: Path) -> None:
+    with pytest.raises(UsageError, match="holds a run already"):
+        uqgan.fit("uqgan", "moons", config=QUICK, folder=run)
+    assert uqgan.load(run).record.about["finished"]
+
+
+def test_a_run_is_not_resumed_with_other_settings(run: Path) -> None:
+    other = load_config("moons", overrides={"uqgan": {"iterations": 3, "batch_size": 8, "validate_every": 1}})
+    with pytest.raises(UsageError, match=r"other settings \(uqgan.iterations was 2, is 3\)"):
+        uqgan.fit("uqgan", "moons", config=other, folder=run, resume=True)
+
+
+def test_a_finished_run_resumed_is_the_same_run(run: Path) -> None:
+    before = (run / "weights.safetensors").read_bytes()
+    uqgan.fit("uqgan", "moons", config=QUICK, folder=run, resume=True)
+    assert (run / "weights.safetensors").read_bytes() == before
+
+
+def test_an_unfinished_run_says_how_to_go_on(run: Path) -> None:
+    (run / "about.json").unlink()
+    (run / "resume").mkdir()
+    with pytest.raises(UsageError, match="has not finished .*--resume"):
+        uqgan.load(run)
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "file"
+    write_bytes(file, b"old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(RunFailed, match=r"file: could not be written, no space left on device \(free some space\)"):
+        write_bytes(file, b"new")
+    assert file.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_full_disk_is_a_sentence() -> None:
+    with pytest.raises(RunFailed, match="could not be written"):
+        write_json(Path("/dev/full/x.json"), {})
+
+
+def test_keywords_are_the_recipes_settings_or_whole_sections() -> None:
+    run = uqgan.fit("uqgan", "moons", iterations=1, batch_size=8, validate_every=1, autoencoder={"lr": 0.5})
+    assert run.record.plan.config.uqgan.iterations == 1
+    assert run.record.plan.config.autoencoder.lr == 0.5
+    with pytest.raises(UsageError, match="lamda_gp: unknown setting; did you mean lambda_gp"):
+        uqgan.fit("uqgan", "moons", lamda_gp=3)
+    with pytest.raises(UsageError, match="method = uqgam: no such method; did you mean uqgan"):
+        uqgan.fit("uqgam", "moons")
+
+
+def test_devices_that_are_not_there_are_refused() -> None:
+    from uqgan.acceleration import choose_device
+
+    assert choose_device("cpu").type == "cpu"
+    with pytest.raises(UsageError, match="device = tpu: must be auto, cpu, cuda or mps"):
+        choose_device("tpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(UsageError, match="device = cuda: there is none on this machine"):
+            choose_device("cuda")
