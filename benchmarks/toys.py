@@ -71,7 +71,7 @@ def measure_grid(run: uqgan.Run) -> dict[str, float]:
     middle = torch.tensor([(2.0 * i, 2.0 * j) for i in range(5) for j in range(5) if i % 2 or j % 2])
     gap = run.predict(middle)
     points = grid((-5, -5), (13, 13))
-    outside = points[toy.distance(points) > FAR]
+    outside = points[toy.distance(points) > 5.0]
     return {
         "epistemic on an island, median, most": max(float(known[island == k].median()) for k in range(9)),
         "max(aleatoric, epistemic) in a gap, least": float(torch.maximum(gap.aleatoric, gap.epistemic).min()),

@@ -2,7 +2,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -136,13 +135,21 @@ def test_an_unwritable_place_is_one_sentence_with_status_1(
     assert "could not be written" in capfd.readouterr().err
 
 
+HELP = """
+import sys, time
+sys.argv = ["uqgan", "--help"]
+from uqgan.cli import main
+main()
+assert "torch" not in sys.modules
+assert time.process_time() < 1.0
+"""
+
+
 def test_help_does_not_import_torch_and_is_quick() -> None:
-    code = "import sys; sys.argv = ['uqgan', '--help']; from uqgan.cli import main; main(); assert 'torch' not in sys.modules"
-    start = time.process_time()
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, env=os.environ | {"NO_COLOR": "1"})
+    environment = os.environ | {"NO_COLOR": "1"}
+    done = subprocess.run([sys.executable, "-c", HELP], capture_output=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr.decode()
     assert b"\x1b[" not in done.stdout
-    assert time.process_time() - start < 2
 
 
 def test_every_command_says_what_it_does(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,7 @@ def test_wrong_settings_are_named_with_their_value_and_rule(tree: dict[str, Any]
 
 
 def test_all_mistakes_are_named_at_once() -> None:
-    with pytest.raises(UsageError, match="batch_size = 0: .*; .*lambda_gp = -1"):
+    with pytest.raises(UsageError, match=r"batch_size = 0: .*; .*lambda_gp = -1"):
         parse({"uqgan": {"batch_size": 0, "lambda_gp": -1}})
 
 

@@ -46,7 +46,7 @@ def test_a_run_with_damaged_weights_is_refused(run: Path) -> None:
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(data)
-    with pytest.raises(UsageError, match="damaged, its sha256 is not the one in about.json"):
+    with pytest.raises(UsageError, match=r"damaged, its sha256 is not the one in about\.json"):
         uqgan.load(run)
 
 
@@ -69,14 +69,14 @@ def test_a_run_with_a_damaged_file_is_refused_with_its_name(run: Path, name: str
 def test_weights_of_other_networks_are_refused(run: Path) -> None:
     text = (run / "config.yaml").read_text().replace("noise: 128", "noise: 64")
     (run / "config.yaml").write_text(text)
-    with pytest.raises(UsageError, match="does not fit config.yaml"):
+    with pytest.raises(UsageError, match=r"does not fit config\.yaml"):
         uqgan.load(run)
 
 
 def test_a_method_of_another_version_is_refused(run: Path) -> None:
     text = (run / "config.yaml").read_text().replace("method: uqgan", "method: magic")
     (run / "config.yaml").write_text(text)
-    with pytest.raises(UsageError, match="method = magic: unknown to this version"):
+    with pytest.raises(UsageError, match=r"method = magic: unknown to this version"):
         uqgan.load(run)
 
 
@@ -101,7 +101,7 @@ def test_a_finished_run_resumed_is_the_same_run(run: Path) -> None:
 def test_an_unfinished_run_says_how_to_go_on(run: Path) -> None:
     (run / "about.json").unlink()
     (run / "resume").mkdir()
-    with pytest.raises(UsageError, match="has not finished .*--resume"):
+    with pytest.raises(UsageError, match=r"has not finished .*--resume"):
         uqgan.load(run)
 
 

@@ -132,11 +132,13 @@ def test_a_value_that_is_not_finite_stops_the_run_and_is_named(tmp_path: Path) -
 
 
 def test_ctrl_c_finishes_the_step_saves_and_says_where(tmp_path: Path) -> None:
-    leg = stage(Log(tmp_path))
-    with pytest.raises(Stopped, match="stopped by hand at step 3 of 10 of test"):
+    def interrupted(leg: Stage) -> None:
         for step in leg:
             if step == 2:
                 os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Stopped, match="stopped by hand at step 3 of 10 of test"):
+        interrupted(stage(Log(tmp_path)))
     assert stage(Log(tmp_path, resume=True)).steps == range(3, 10)
 
 
@@ -180,9 +182,11 @@ def test_a_damaged_saved_state_is_named(tmp_path: Path) -> None:
 
 
 def test_out_of_memory_says_which_batch_size_to_try() -> None:
-    with pytest.raises(RunFailed, match=r"uqgan\.batch_size = 256: out of memory \(try 128\)"):
-        with memory_advice("uqgan.batch_size", 256):
-            raise torch.OutOfMemoryError("CUDA out of memory")
+    with (
+        pytest.raises(RunFailed, match=r"uqgan\.batch_size = 256: out of memory \(try 128\)"),
+        memory_advice("uqgan.batch_size", 256),
+    ):
+        raise torch.OutOfMemoryError("CUDA out of memory")
     with pytest.raises(RunFailed, match=r"\(try 128\)"), memory_advice("uqgan.batch_size", 256):
         torch.empty(2**50)
 

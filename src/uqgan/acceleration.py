@@ -24,7 +24,7 @@ WARM_UP = 3
 
 def choose_device(name: str = "auto") -> torch.device:
     """`auto` takes the fastest there is."""
-    available = {
+    available: dict[str, Callable[[], bool]] = {
         "cuda": torch.cuda.is_available,
         "mps": torch.backends.mps.is_available,
         "cpu": lambda: True,
@@ -105,7 +105,7 @@ class CapturedStep(Generic[T]):
 
     def _beside(self, inputs: tuple[Tensor, ...]) -> T:
         """On another stream, as a warm-up for a capture must be."""
-        stream = torch.cuda.Stream()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             outputs = self.step(*inputs)

@@ -4,7 +4,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy.typing as npt
 import torch
@@ -84,7 +84,7 @@ class Run:
         with torch.random.fork_rng([device] if device.type == "cuda" else [], enabled=seed is not None):
             if seed is not None:
                 torch.manual_seed(seed)
-            return shield(torch.full((n,), index, device=device)).cpu()
+            return cast(Tensor, shield(torch.full((n,), index, device=device))).cpu()
 
     def save(self, folder: str | Path) -> Path:
         """Write the run's folder; `uqgan.load` brings it back bit for bit."""

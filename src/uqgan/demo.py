@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import Console
 
 from uqgan import api
+from uqgan.evaluation import evaluate
 from uqgan.report import Chapter, write_report
 from uqgan.runs import ABOUT, holds_run
 
@@ -24,7 +25,7 @@ def run_demo(folder: Path, console: Console) -> Path:
         console.print(f"[{step}/{len(RUNS)}] {method} on {task}", markup=False)
         run = finish(folder / name, method, task, settings, console)
         outputs = run.outputs()
-        chapters.append(Chapter(run.record, run.task, outputs, api.evaluate(outputs)))
+        chapters.append(Chapter(run.record, run.task, outputs, evaluate(outputs)))
     page = folder / "report.html"
     write_report(chapters, page, "uqgan demo")
     return page

@@ -4,7 +4,7 @@ Everything takes logits. Signs are those of a loss: each of these functions is m
 """
 
 import math
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -75,7 +75,7 @@ def gradient_penalty(critic: Critic, z: Codes, z_fake: Codes, y: Labels) -> Scal
     """L_gp: on the way between a code and a generated one of its class, the critic's slope must be 1."""
     share = torch.rand(len(z), 1, device=z.device, dtype=z.dtype)
     slope = critic.slope(share * z + (1 - share) * z_fake, y)
-    return (slope.norm(dim=1) - 1).square().mean()
+    return cast(Tensor, (slope.norm(dim=1) - 1).square().mean())
 
 
 def critic_loss(critic: Critic, z: Codes, z_fake: Codes, y: Labels, lambda_gp: float) -> Scalar:
@@ -100,8 +100,8 @@ def spread_loss(z: Codes, z_fake: Codes, y: Labels, layout: tuple[int, int] | No
     share = (size * size * (size - 1)).clamp(min=1) * (size > 1).sum().clamp(min=1)
     pairs = there[:, :, None] & there[:, None] & ~torch.eye(block, dtype=torch.bool, device=y.device)
     # Moving all codes together changes no angle, and keeps the differences sharp in float32.
-    value: Scalar = _Closeness.apply(z - center, z_fake - center, there / share[:, None].to(z.dtype), pairs)
-    return value
+    closeness = _Closeness.apply(z - center, z_fake - center, there / share[:, None].to(z.dtype), pairs)  # type: ignore[no-untyped-call]
+    return cast(Tensor, closeness)
 
 
 def block_layout(prior: Prior, batch_size: int) -> tuple[int, int]:

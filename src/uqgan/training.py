@@ -93,13 +93,14 @@ class Best:
         self.net.load_state_dict(self.state)
 
 
+Parts = Mapping[str, nn.Module | Optimizer | Best]
+"""All that changes while a stage runs, by name."""
+
+
 class Stage:
-    """One leg of training. Iterating gives the steps still to do; a killed run goes on at the last one saved.
+    """One leg of training. Iterating gives the steps still to do; a killed run goes on at the last one saved."""
 
-    `parts` is all that changes while it runs: networks, optimisers, the best weights.
-    """
-
-    def __init__(self, log: Log, name: str, total: int, parts: Mapping[str, nn.Module | Optimizer | Best]) -> None:
+    def __init__(self, log: Log, name: str, total: int, parts: Parts) -> None:
         self.log, self.name, self.total, self.parts = log, name, total, parts
         self.done = 0
         self._saved_at, self._checked = time.monotonic(), 0
@@ -153,7 +154,7 @@ class Stage:
         self._saved_at = time.monotonic()
 
 
-def dump_state(step: int, log_bytes: int, parts: Mapping[str, nn.Module | Optimizer | Best]) -> bytes:
+def dump_state(step: int, log_bytes: int, parts: Parts) -> bytes:
     """Everything that a later process needs to go on, as safetensors."""
     tensors: dict[str, Tensor] = {"rng": torch.get_rng_state()}
     if torch.cuda.is_available():
@@ -167,7 +168,7 @@ def dump_state(step: int, log_bytes: int, parts: Mapping[str, nn.Module | Optimi
     return save(tensors, {"facts": json.dumps(facts)})
 
 
-def load_state(file: Path, parts: Mapping[str, nn.Module | Optimizer | Best]) -> int:
+def load_state(file: Path, parts: Parts) -> int:
     """Put a saved state into the parts; gives the step to go on with."""
     try:
         with safe_open(file, "pt") as saved:

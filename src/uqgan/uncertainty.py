@@ -7,6 +7,7 @@ All in log space, where Eq. 2 is a shift and Eq. 3 a softmax, so nothing saturat
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -43,13 +44,15 @@ class Prediction:
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "Prediction":
         columns = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Prediction(**{key: None if value is None else change(value) for key, value in columns.items()})
+        changed: dict[str, Any] = {k: None if v is None else change(v) for k, v in columns.items()}
+        return Prediction(**changed)
 
     @staticmethod
     def join(parts: "list[Prediction]") -> "Prediction":
         """The predictions of consecutive batches as one."""
         columns = {f.name: [getattr(part, f.name) for part in parts] for f in fields(Prediction)}
-        return Prediction(**{k: None if v[0] is None else torch.cat(v) for k, v in columns.items()})
+        joined: dict[str, Any] = {k: None if v[0] is None else torch.cat(v) for k, v in columns.items()}
+        return Prediction(**joined)
 
 
 Reading = Callable[[DrawnLogits, Prior], Prediction]
@@ -89,7 +92,7 @@ def foreignness(logits: Tensor) -> Tensor:
 
 def entropy(probs: Tensor) -> Tensor:
     """Eq. 5, in nats."""
-    return torch.special.entr(probs).sum(-1)
+    return cast(Tensor, torch.special.entr(probs).sum(-1))
 
 
 def read_one_vs_all(logits: DrawnLogits, prior: Prior) -> Prediction:

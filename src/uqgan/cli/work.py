@@ -1,7 +1,8 @@
 """Commands that train, test, and show: train, evaluate, report, generate, demo."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
@@ -11,7 +12,37 @@ from rich.table import Table
 from uqgan.cli.app import Json, Voice, app, print_json
 from uqgan.config import Config, load_config
 
+if TYPE_CHECKING:
+    from uqgan.api import Run
+    from uqgan.data.tasks import Task
+
 Overrides = Annotated[Config | None, Parameter(name="*", group=Group("Settings (a task may have defaults of its own)"))]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Place:
+    """Where a run is kept."""
+
+    output: Annotated[Path | None, Parameter(("--output", "-o"))] = None
+    """Folder of the run; runs/TASK/METHOD/seed-SEED if not given."""
+    resume: bool = False
+    """Go on where a stopped or killed run was saved last."""
+    overwrite: bool = False
+    """Replace the run in that folder."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Pictures:
+    """Where pictures come from."""
+
+    data_root: Path | None = None
+    """Folder of the paper's data sets; UQGAN_DATA if not given."""
+    image_size: int | None = None
+    """32 or 64 pixels a side, for own pictures."""
+    skip_broken: bool = False
+    """Leave out pictures that cannot be read."""
 
 
 @app.command
@@ -21,15 +52,11 @@ def train(
     *,
     method: str = "uqgan",
     seed: int = 0,
-    output: Annotated[Path | None, Parameter(("--output", "-o"))] = None,
     config: Path | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
     device: str = "auto",
     max_minutes: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
-    data_root: Path | None = None,
-    image_size: int | None = None,
-    skip_broken: bool = False,
+    place: Place = Place(),
+    pictures: Pictures = Pictures(),
     settings: Overrides = None,
     voice: Voice = Voice(),
 ) -> None:
@@ -44,39 +71,34 @@ def train(
         One of `uqgan methods`.
     seed
         The same seed gives the same run on the CPU.
-    output
-        Folder of the run; runs/TASK/METHOD/seed-SEED if not given.
     config
         A YAML file with settings by section.
-    resume
-        Go on where a stopped or killed run was saved last.
-    overwrite
-        Replace the run in that folder.
     device
         auto, cpu, cuda or mps.
     max_minutes
         Stop after so long and keep the best classifier so far; --resume goes on.
-    data_root
-        Folder of the paper's data sets; UQGAN_DATA if not given.
-    image_size
-        32 or 64 pixels a side, for own pictures.
-    skip_broken
-        Leave out pictures that cannot be read.
     """
     from uqgan import api
 
     overrides = settings.model_dump(exclude_unset=True) if settings else None
     if not api.is_own(task):
         load_config(task, config, overrides)  # what is wrong there is said before the data are loaded
-    data = api.load_task(task, 0, data_root, image_size, None, skip_broken, voice.say)
+    data = api.load_task(task, 0, pictures.data_root, pictures.image_size, None, pictures.skip_broken, voice.say)
     chosen = api.settings_of(data, config, overrides)
     short = Path(data.name).name if api.is_own(data.name) else task
-    folder = output or Path("runs") / short / method / f"seed-{seed}"
+    folder = place.output or Path("runs") / short / method / f"seed-{seed}"
     describe_data(data, chosen, voice)
     console = voice.console()
-    if voice.verbose:
-        console.print_json(chosen.model_dump_json())
-    run = api.fit(method, data, seed, chosen, folder, resume, device, max_minutes, console, overwrite=overwrite)
+    run = api.fit(
+        method, data, seed, chosen, folder, place.resume, device, max_minutes, console, overwrite=place.overwrite
+    )
+    finish(run, folder, console)
+
+
+def finish(run: "Run", folder: Path, console: Console) -> None:
+    """Test a trained run, keep and show its scores, and say what can be done with it."""
+    from uqgan import api
+
     stopped = run.record.about["stopped"]
     if stopped:
         console.print(f"{stopped}: the best classifier so far is kept; go on with --resume")
@@ -138,13 +160,14 @@ def report(
         The page.
     """
     from uqgan import api
+    from uqgan.evaluation import evaluate as scores_of
     from uqgan.report import Chapter, write_report
 
     chapters = []
     for folder in runs:
         run = api.load(folder)
         outputs = run.outputs()
-        chapters.append(Chapter(run.record, run.task, outputs, api.evaluate(outputs)))
+        chapters.append(Chapter(run.record, run.task, outputs, scores_of(outputs)))
     write_report(chapters, output)
     voice.console().print(f"wrote {output}")
 
@@ -188,7 +211,7 @@ def generate(
         rows = "".join(",".join(f"{value:.6g}" for value in point) + "\n" for point in examples.tolist())
         write_bytes(file, b"x,y\n" + rows.encode())
     else:
-        write_bytes(file, sheet((examples * 255).round().byte(), torch.arange(n).split(8)))
+        write_bytes(file, sheet((examples * 255).round().byte(), torch.arange(n).chunk((n + 7) // 8)))
     voice.console().print(f"wrote {file}")
 
 
@@ -211,7 +234,7 @@ def demo(
     voice.console().print(f"open {page} in a browser")
 
 
-def describe_data(task: Any, config: Config, voice: Voice) -> None:
+def describe_data(task: "Task", config: Config, voice: Voice) -> None:
     """What is known about a task's data, what was left out, and the networks that were chosen."""
     for note in task.notes:
         voice.say(note)
@@ -219,6 +242,8 @@ def describe_data(task: Any, config: Config, voice: Voice) -> None:
         voice.say(f"{name}: left out, {why}")
     if task.notes:
         voice.say(f"classifier {config.classifier}, autoencoder {config.autoencoder.kind}")
+    if voice.verbose:
+        voice.console().print_json(config.model_dump_json())
 
 
 def show_scores(found: dict[str, Any]) -> None:

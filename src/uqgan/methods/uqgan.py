@@ -3,13 +3,15 @@
 C classifier · G generator · D critic · A autoencoder, pre-trained and frozen.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from uqgan.acceleration import accelerate, compile_methods
-from uqgan.config import AutoencoderConfig, Config
+from uqgan.config import AutoencoderConfig, Config, UqganConfig
 from uqgan.data.dataset import as_input
 from uqgan.data.tasks import Task
 from uqgan.log import Log, Stopped
@@ -25,10 +27,11 @@ from uqgan.methods.method import Networks
 from uqgan.models.autoencoders import Autoencoder, make_autoencoder
 from uqgan.models.classifiers import make_classifier
 from uqgan.models.gan import Critic, Generator, Shield
-from uqgan.shapes import Codes, Images, Labels, Scalar
-from uqgan.training import Best, Stage, accuracy_on, adam, decay, frozen, memory_advice, minimize, set_lr
+from uqgan.shapes import Codes, Images, Labels, Prior, Scalar
+from uqgan.training import Best, Parts, Stage, accuracy_on, adam, decay, frozen, memory_advice, minimize, set_lr
 
 GAN_BETAS = (0.0, 0.9)
+Trio = tuple[Optimizer, Optimizer, Optimizer]
 
 
 class Losses(NamedTuple):
@@ -51,15 +54,39 @@ def fit(nets: Networks, task: Task, config: Config, log: Log, outliers: Tensor |
     fit_jointly(C, G, A.eval().requires_grad_(False), task, config, log)
 
 
-def fit_jointly(C: torch.nn.Module, G: Generator, A: Autoencoder, task: Task, config: Config, log: Log) -> None:
+def fit_jointly(C: nn.Module, G: Generator, A: Autoencoder, task: Task, config: Config, log: Log) -> None:
     """Alternate between Eq. 8 for the critic, Eq. 8 for the generator, and Eq. 9 for the classifier."""
     settings = config.uqgan
     D = Critic(A.dim, task.n_classes).to(task.train.x.device)
     if config.compile:
         compile_methods(D, "forward", "slope")
     prior = task.train.class_frequencies(task.n_classes)
+    optimizers = opt_C, opt_G, opt_D = adam(C), adam(G, GAN_BETAS), adam(D, GAN_BETAS)
+    best = Best(C)
+    iterate = accelerate(iteration(C, G, D, A, optimizers, prior, settings), prior.device, log.say)
+    parts: Parts = {"C": C, "G": G, "D": D, "opt_C": opt_C, "opt_G": opt_G, "opt_D": opt_D, "best": best}
+    stage = Stage(log, "uqgan", settings.iterations, parts)
+    batches = task.train.batches(settings.batch_size, stage.steps, log.seed, flip=task.flip)
+    with memory_advice("uqgan.batch_size", settings.batch_size):
+        for step, (x, y) in zip(stage, batches, strict=False):
+            set_lr(opt_C, decay(settings.lr, settings.end_lr, step, settings.iterations))
+            for optimizer in (opt_G, opt_D):
+                set_lr(optimizer, decay(settings.gan_lr, settings.gan_end_lr, step, settings.iterations))
+            losses = iterate(x, y)
+            if (step + 1) % settings.validate_every == 0 or step + 1 == settings.iterations:
+                accuracy = accuracy_on(C, task.validation)
+                best.offer(accuracy, step)
+                stage.record(step, **losses._asdict(), accuracy=accuracy)
+    best.restore()
+    G.eval()
+
+
+def iteration(
+    C: nn.Module, G: Generator, D: Critic, A: Autoencoder, optimizers: Trio, prior: Prior, settings: UqganConfig
+) -> Callable[[Images, Labels], Losses]:
+    """The paper's iteration on a batch: five critic steps, one of the generator, five of the classifier."""
+    opt_C, opt_G, opt_D = optimizers
     layout = block_layout(prior, settings.batch_size) if prior.is_cuda else None
-    opt_C, opt_G, opt_D, best = adam(C), adam(G, GAN_BETAS), adam(D, GAN_BETAS), Best(C)
 
     def iterate(x: Images, y: Labels) -> Losses:
         with torch.no_grad():
@@ -90,35 +117,20 @@ def fit_jointly(C: torch.nn.Module, G: Generator, A: Autoencoder, task: Task, co
             minimize(opt_C, c_loss)
         return Losses(d_loss.detach(), g_loss.detach(), c_loss.detach())
 
-    iterate = accelerate(iterate, prior.device, log.say)
-    parts = {"C": C, "G": G, "D": D, "opt_C": opt_C, "opt_G": opt_G, "opt_D": opt_D, "best": best}
-    stage = Stage(log, "uqgan", settings.iterations, parts)
-    batches = task.train.batches(settings.batch_size, stage.steps, log.seed, flip=task.flip)
-    with memory_advice("uqgan.batch_size", settings.batch_size):
-        for step, (x, y) in zip(stage, batches, strict=False):
-            set_lr(opt_C, decay(settings.lr, settings.end_lr, step, settings.iterations))
-            for optimizer in (opt_G, opt_D):
-                set_lr(optimizer, decay(settings.gan_lr, settings.gan_end_lr, step, settings.iterations))
-            losses = iterate(x, y)
-            if (step + 1) % settings.validate_every == 0 or step + 1 == settings.iterations:
-                accuracy = accuracy_on(C, task.validation)
-                best.offer(accuracy, step)
-                stage.record(step, **losses._asdict(), accuracy=accuracy)
-    best.restore()
-    G.eval()
+    return iterate
 
 
 @torch.no_grad()
 def generate(G: Generator, y: Labels) -> Codes:
     """Codes to learn from, not through: running statistics, no gradient."""
-    return G.eval()(y)
+    return cast(Tensor, G.eval()(y))
 
 
 def fit_autoencoder(A: Autoencoder, task: Task, config: AutoencoderConfig, log: Log) -> None:
     """Eq. 6 on the in-distribution data; the weights of least validation loss are kept."""
     epoch_steps = task.train.steps_per_epoch(config.batch_size, drop_last=False)
     optimizer, best = adam(A.train()), Best(A)
-    parts = {"A": A, "optimizer": optimizer, "best": best}
+    parts: Parts = {"A": A, "optimizer": optimizer, "best": best}
     stage = Stage(log, "autoencoder", config.epochs * epoch_steps, parts)
     batches = task.train.batches(config.batch_size, stage.steps, log.seed, drop_last=False, flip=task.flip)
 
