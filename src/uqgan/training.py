@@ -196,10 +196,14 @@ def _state(part: nn.Module | Optimizer | Best) -> dict[str, Tensor]:
 
 def _load(part: nn.Module | Optimizer | Best, tensors: dict[str, Tensor], best: list[Any] | None) -> None:
     if isinstance(part, Optimizer):
+        weights = [weight for group in part.param_groups for weight in group["params"]]
         state: dict[int, dict[str, Tensor]] = {}
         for path, tensor in tensors.items():
             index, _, key = path.partition("/")
-            state.setdefault(int(index), {})[key] = tensor
+            weight = weights[int(index)]
+            # Laid out in memory as its weight is: a fused step walks through both side by side.
+            alike = torch.empty_like(weight).copy_(tensor) if tensor.shape == weight.shape else tensor
+            state.setdefault(int(index), {})[key] = alike
         part.load_state_dict({"state": state, "param_groups": part.state_dict()["param_groups"]})
     elif isinstance(part, Best):
         for key, tensor in tensors.items():
