@@ -25,8 +25,10 @@ docs: $(DEV)
 	$(BIN)/mkdocs build --strict --quiet
 
 bench: $(DEV)
-	$(BIN)/python benchmarks/losses.py
-	$(BIN)/python benchmarks/metrics.py
+	$(BIN)/python benchmarks/core.py
+	$(BIN)/python benchmarks/iteration.py mnist --device cpu
+	$(BIN)/python benchmarks/iteration.py mnist --device cpu --eager
+	$(BIN)/python benchmarks/data.py $(if $(UQGAN_DATA),--data-root $(UQGAN_DATA))
 
 clean:
 	rm -rf $(VENV) demo site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -264,3 +264,11 @@ def test_every_method_can_be_shown() -> None:
     task = replace(small("digits", 20), ood={"noise": small("digits").ood["noise"]})
     page = Page(render([chapter(method, task, resamples=0) for method in METHODS], "all"))
     assert sum(name.startswith("digits: ") for name in page.headings) == len(METHODS)
+
+
+@pytest.mark.usefixtures("plain")
+def test_an_ood_set_that_is_not_there_stands_in_the_table_as_left_out() -> None:
+    whole = chapter("entropy", small("moons"))
+    without = replace(whole, task=replace(whole.task, missing={"lsun": "not in <here>"}))
+    assert "left out: not in &lt;here&gt;" in render([without], "title")
+    assert "left out:" not in render([whole], "title")

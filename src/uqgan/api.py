@@ -67,7 +67,7 @@ class Run:
 
     def evaluate(self, resamples: int = 1000) -> dict[str, Any]:
         """The paper's columns, per OoD set and together, with 95 % intervals."""
-        return evaluate(self.outputs(), resamples)
+        return evaluate(self.outputs(), resamples) | {"missing": self.task.missing}
 
     @torch.no_grad()
     def generate(self, label: int | str, n: int = 16, seed: int | None = None) -> Tensor:

@@ -271,4 +271,8 @@ def show_scores(found: dict[str, Any]) -> None:
             cell(other, intervals["foreignness"][name]["auroc"]),
             cell(row["fpr95_id_positive"], ends["fpr95_id_positive"]),
         )
+    for name in found["missing"]:
+        table.add_row(name, "left out", "left out", "left out")
     out.print(table)
+    for name, why in found["missing"].items():
+        out.print(f"{name}: left out, {why}", markup=False, soft_wrap=True)
