@@ -39,30 +39,40 @@ def evaluate(outputs: Outputs, resamples: int = 1000) -> dict[str, Any]:
 
     `sets` ranks by Eq. 4, as the paper does; `foreignness` by 1 - Σ_y C̃(i|x,y) beside it.
     """
-    confidence = outputs.test.probs.amax(1)
-    scores: dict[str, Any] = {
+    return {"scores": scores(outputs), "intervals": intervals(outputs, resamples) if resamples else {}}
+
+
+def scores(outputs: Outputs) -> dict[str, Any]:
+    """One row of the paper's tables; AUROC S/F is None where nothing, or all, is wrong."""
+    wrong = ~outputs.right
+    return {
         "accuracy": metrics.accuracy(outputs.test.probs, outputs.y),
-        "auroc_sf": metrics.auroc(outputs.test.aleatoric, ~outputs.right) if _both(outputs.right) else None,
-        "ece": metrics.calibration_error(confidence, outputs.right),
+        "auroc_sf": metrics.auroc(outputs.test.aleatoric, wrong) if _both(wrong) else None,
+        "ece": metrics.calibration_error(outputs.test.probs.amax(1), outputs.right),
+        "sets": {name: metrics.ood_scores(*ranking(outputs, "epistemic", name)) for name in set_names(outputs)},
+        "foreignness": {
+            name: metrics.ood_scores(*ranking(outputs, "foreignness", name)) for name in set_names(outputs)
+        },
     }
-    intervals: dict[str, Any] = {}
-    if resamples:
-        intervals = {
-            "accuracy": _ends(metrics.mean_interval(outputs.right.double(), resamples)),
-            "auroc_sf": _ends(metrics.auroc_interval(outputs.test.aleatoric, ~outputs.right, resamples))
-            if _both(outputs.right)
-            else None,
-            "ece": _ends(metrics.calibration_interval(confidence, outputs.right, resamples=resamples)),
-        }
-    for key, column in (("sets", "epistemic"), ("foreignness", "foreignness")):
-        rankings = {name: ranking(outputs, column, name) for name in set_names(outputs)}
-        scores[key] = {name: metrics.ood_scores(*each) for name, each in rankings.items()}
-        if resamples:
-            intervals[key] = {
-                name: {metric: _ends(found) for metric, found in metrics.ood_intervals(*each, resamples).items()}
-                for name, each in rankings.items()
-            }
-    return {"scores": scores, "intervals": intervals}
+
+
+def intervals(outputs: Outputs, resamples: int) -> dict[str, Any]:
+    """95 % intervals of these scores, as [low, high]; of foreignness for its AUROC only."""
+    wrong, confidence = ~outputs.right, outputs.test.probs.amax(1)
+    sets = {}
+    for name in set_names(outputs):
+        found = metrics.ood_intervals(*ranking(outputs, "epistemic", name), resamples)
+        sets[name] = {metric: _ends(interval) for metric, interval in found.items()}
+    return {
+        "accuracy": _ends(metrics.mean_interval(outputs.right.double(), resamples)),
+        "auroc_sf": _ends(metrics.auroc_interval(outputs.test.aleatoric, wrong, resamples)) if _both(wrong) else None,
+        "ece": _ends(metrics.calibration_interval(confidence, outputs.right, resamples=resamples)),
+        "sets": sets,
+        "foreignness": {
+            name: {"auroc": _ends(metrics.auroc_interval(*ranking(outputs, "foreignness", name), resamples))}
+            for name in set_names(outputs)
+        },
+    }
 
 
 def set_names(outputs: Outputs) -> list[str]:

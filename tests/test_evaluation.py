@@ -1,0 +1,58 @@
+from dataclasses import replace
+
+import torch
+from sklearn.metrics import roc_auc_score
+
+from uqgan.evaluation import Outputs, evaluate, ranking, set_names
+from uqgan.uncertainty import Prediction
+
+
+def prediction(n: int, shift: float) -> Prediction:
+    probs = torch.rand(n, 3).softmax(1)
+    score = torch.rand(n) + shift
+    return Prediction(probs, torch.rand(n), score, score.square())
+
+
+def outputs() -> Outputs:
+    test = prediction(80, 0.0)
+    return Outputs(torch.randint(3, (80,)), test, {"near": prediction(30, 0.2), "far": prediction(50, 0.9)})
+
+
+def test_all_sets_together_come_first_and_only_where_there_are_several() -> None:
+    found = outputs()
+    assert set_names(found) == ["all", "near", "far"]
+    assert set_names(replace(found, ood={"near": found.ood["near"]})) == ["near"]
+    assert set_names(replace(found, ood={})) == []
+
+
+def test_every_column_is_of_the_right_score_and_samples() -> None:
+    found = outputs()
+    scores = evaluate(found, 0)["scores"]
+    for name, sets in (("near", ["near"]), ("all", ["near", "far"])):
+        score = torch.cat([found.test.epistemic, *(found.ood[each].epistemic for each in sets)])
+        is_ood = torch.arange(len(score)) >= 80
+        assert abs(scores["sets"][name]["auroc"] - roc_auc_score(is_ood, score)) < 1e-12
+    wrong = found.test.probs.argmax(1) != found.y
+    assert abs(scores["auroc_sf"] - roc_auc_score(wrong, found.test.aleatoric)) < 1e-12
+    assert scores["accuracy"] == 1 - wrong.double().mean()
+
+
+def test_success_and_failure_need_both() -> None:
+    found = outputs()
+    right = replace(found, y=found.test.probs.argmax(1))
+    evaluated = evaluate(right, 20)
+    assert evaluated["scores"]["auroc_sf"] is None
+    assert evaluated["intervals"]["auroc_sf"] is None
+    assert evaluated["scores"]["accuracy"] == 1
+
+
+def test_a_ranking_puts_known_samples_first() -> None:
+    score, is_ood = ranking(outputs(), "epistemic", "far")
+    assert is_ood.tolist() == [False] * 80 + [True] * 50
+    assert len(score) == 130
+
+
+def test_no_ood_set_leaves_the_scores_of_known_classes() -> None:
+    evaluated = evaluate(replace(outputs(), ood={}), 20)
+    assert evaluated["scores"]["sets"] == {}
+    assert 0 <= evaluated["scores"]["ece"] <= 1
