@@ -2,6 +2,7 @@
 
 import json
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -36,6 +37,11 @@ class Voice:
 
     def console(self) -> Console:
         return Console(stderr=True, quiet=self.quiet, highlight=False)
+
+    def busy(self, doing: str) -> AbstractContextManager[object]:
+        """A sign of life while something takes its time, on a terminal."""
+        console = self.console()
+        return console.status(f"{doing} …") if console.is_terminal and not self.quiet else nullcontext()
 
     def say(self, sentence: str) -> None:
         """One line on standard error; names in it are taken as they are."""

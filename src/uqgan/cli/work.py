@@ -89,23 +89,22 @@ def train(
     folder = place.output or Path("runs") / short / method / f"seed-{seed}"
     describe_data(data, chosen, voice)
     console = voice.console()
-    run = api.fit(
-        method, data, seed, chosen, folder, place.resume, device, max_minutes, console, overwrite=place.overwrite
-    )
-    finish(run, folder, console)
+    run = api.fit(method, data, seed, chosen, folder, place.resume, device, max_minutes, console, place.overwrite)
+    finish(run, folder, voice)
 
 
-def finish(run: "Run", folder: Path, console: Console) -> None:
+def finish(run: "Run", folder: Path, voice: Voice) -> None:
     """Test a trained run, keep and show its scores, and say what can be done with it."""
     from uqgan import api
 
     stopped = run.record.about["stopped"]
     if stopped:
-        console.print(f"{stopped}: the best classifier so far is kept; go on with --resume")
-    found = run.evaluate()
+        voice.say(f"{stopped}: the best classifier so far is kept; go on with --resume")
+    with voice.busy("testing"):
+        found = run.evaluate()
     api.save_scores(folder, run, found)
     show_scores(found)
-    console.print(f"saved in {folder}; a page about it: uqgan report {folder}")
+    voice.say(f"saved in {folder}; a page about it: uqgan report {folder}")
 
 
 @app.command
@@ -134,7 +133,8 @@ def evaluate(
     from uqgan import api
 
     loaded = api.load(run, device, data_root)
-    found = loaded.evaluate()
+    with voice.busy(f"testing {run}"):
+        found = loaded.evaluate()
     api.save_scores(run, loaded, found)
     if as_json:
         print_json(found)
@@ -148,6 +148,8 @@ def report(
     /,
     *,
     output: Annotated[Path, Parameter(("--output", "-o"))] = Path("report.html"),
+    device: str = "auto",
+    data_root: Path | None = None,
     voice: Voice = Voice(),
 ) -> None:
     """Write one HTML page about runs: scores, maps, curves, galleries.
@@ -158,6 +160,10 @@ def report(
         Folders of runs.
     output
         The page.
+    device
+        auto, cpu, cuda or mps.
+    data_root
+        Folder of the paper's data sets; UQGAN_DATA if not given.
     """
     from uqgan import api
     from uqgan.evaluation import evaluate as scores_of
@@ -165,11 +171,13 @@ def report(
 
     chapters = []
     for folder in runs:
-        run = api.load(folder)
-        outputs = run.outputs()
-        chapters.append(Chapter(run.record, run.task, outputs, scores_of(outputs)))
-    write_report(chapters, output)
-    voice.console().print(f"wrote {output}")
+        run = api.load(folder, device, data_root)
+        with voice.busy(f"testing {folder}"):
+            outputs = run.outputs()
+            chapters.append(Chapter(run.record, run.task, outputs, scores_of(outputs)))
+    with voice.busy("drawing"):
+        write_report(chapters, output)
+    voice.say(f"wrote {output}")
 
 
 @app.command
@@ -212,7 +220,7 @@ def generate(
         write_bytes(file, b"x,y\n" + rows.encode())
     else:
         write_bytes(file, sheet((examples * 255).round().byte(), torch.arange(n).chunk((n + 7) // 8)))
-    voice.console().print(f"wrote {file}")
+    voice.say(f"wrote {file}")
 
 
 @app.command
@@ -231,7 +239,7 @@ def demo(
     from uqgan.demo import run_demo
 
     page = run_demo(output, voice.console())
-    voice.console().print(f"open {page} in a browser")
+    voice.say(f"open {page} in a browser")
 
 
 def describe_data(task: "Task", config: Config, voice: Voice) -> None:
