@@ -8,6 +8,7 @@ import pytest
 
 from uqgan import __version__
 from uqgan.cli import main
+from uqgan.errors import RunFailed
 
 QUICK = ["--uqgan.iterations", "2", "--uqgan.batch-size", "8", "--uqgan.validate-every", "1", "-q"]
 
@@ -96,6 +97,28 @@ def test_overwrite_with_a_mistake_in_the_settings_loses_nothing(trained: Path, m
     assert (trained / "weights.safetensors").read_bytes() == before
 
 
+def test_scores_are_shown_even_where_they_cannot_be_saved(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise RunFailed("scores.json: could not be written, no space left on device (free some space)")
+
+    monkeypatch.setattr("uqgan.api.save_scores", full)
+    assert uqgan(monkeypatch, "evaluate", str(trained)) == 0
+    out, err = capfd.readouterr()
+    assert "AUROC" in out
+    assert "the scores are shown only" in err
+
+
+def test_a_full_disk_behind_the_output_is_one_sentence() -> None:
+    command = [sys.executable, "-m", "uqgan", "tasks", "--json"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 1
+    assert b"no space left on device" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
 def test_report_writes_a_page(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "page.html"
     assert uqgan(monkeypatch, "report", str(trained), "-o", str(page), "-q") == 0
@@ -139,6 +162,7 @@ HELP = """
 import sys, time
 sys.argv = ["uqgan", "--help"]
 from uqgan.cli import main
+from uqgan.errors import RunFailed
 main()
 assert "torch" not in sys.modules
 assert time.process_time() < 1.0

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -92,10 +93,83 @@ def test_a_run_is_not_resumed_with_other_settings(run: Path) -> None:
         uqgan.fit("uqgan", "moons", config=other, folder=run, resume=True)
 
 
-def test_a_finished_run_resumed_is_the_same_run(run: Path) -> None:
-    before = (run / "weights.safetensors").read_bytes()
-    uqgan.fit("uqgan", "moons", config=QUICK, folder=run, resume=True)
-    assert (run / "weights.safetensors").read_bytes() == before
+def test_a_finished_run_resumed_is_the_same_run_and_no_file_is_touched(run: Path) -> None:
+    before = {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in run.iterdir() if file.is_file()}
+    again = uqgan.fit("uqgan", "moons", config=QUICK, folder=run, resume=True)
+    assert {f.name: (f.read_bytes(), f.stat().st_mtime_ns) for f in run.iterdir() if f.is_file()} == before
+    assert len(again.record.log) == 2
+
+
+def test_overwrite_deletes_the_run_and_nothing_else(run: Path) -> None:
+    (run / "thesis.txt").write_text("years of work")
+    uqgan.fit("uqgan", "moons", config=QUICK, folder=run, overwrite=True)
+    assert (run / "thesis.txt").read_text() == "years of work"
+    assert uqgan.load(run).record.about["finished"]
+
+
+def test_a_folder_with_a_config_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("name: my project\n")
+    with pytest.raises(UsageError, match=r"config\.yaml: damaged, or no run's"):
+        uqgan.fit("uqgan", "moons", config=QUICK, folder=tmp_path, overwrite=True)
+    assert (tmp_path / "config.yaml").read_text() == "name: my project\n"
+
+
+def test_a_run_that_fails_before_its_first_save_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RunFailed("out of luck")
+
+    monkeypatch.setattr("uqgan.methods.uqgan.fit", broken)
+    with pytest.raises(RunFailed, match="out of luck"):
+        uqgan.fit("uqgan", "moons", config=QUICK, folder=tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("text", ["[]", "null", '{"finished": true}'])
+def test_circumstances_that_are_not_whole_are_damage(run: Path, text: str) -> None:
+    (run / "about.json").write_text(text)
+    with pytest.raises(UsageError, match=r"about\.json: damaged"):
+        uqgan.load(run)
+
+
+def test_other_data_under_the_same_name_are_refused(run: Path) -> None:
+    loaded = uqgan.load(run)
+    loaded.record = replace(loaded.record, plan=replace(loaded.record.plan, class_names=("x", "y")))
+    with pytest.raises(UsageError, match="its classes or shape are not those of the run"):
+        loaded.evaluate()
+    loaded = uqgan.load(run)
+    loaded.record = replace(loaded.record, plan=replace(loaded.record.plan, digest="other"))
+    with pytest.raises(UsageError, match="its pictures changed since the run was trained"):
+        loaded.evaluate()
+
+
+@pytest.mark.parametrize(
+    ("task", "overrides"),
+    [
+        ("digits", {"classifier": "mlp", "autoencoder": {"kind": "identity"}}),
+        ("moons", {"classifier": "lenet", "autoencoder": {"kind": "small"}}),
+    ],
+)
+def test_networks_that_cannot_take_the_inputs_are_refused(task: str, overrides: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match=r"does not take inputs of shape"):
+        uqgan.fit("uqgan", task, **overrides)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**31])
+def test_seeds_out_of_range_are_refused(seed: int) -> None:
+    with pytest.raises(UsageError, match=f"seed = {seed}: must be within 0 to 2147483647"):
+        uqgan.fit("uqgan", "moons", seed=seed)
+
+
+def test_a_link_is_followed_and_a_device_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    write_bytes(tmp_path / "link", b"new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target").read_bytes() == b"new"
+    with pytest.raises(RunFailed, match="it is no plain file"):
+        write_bytes(Path("/dev/null"), b"gone")
+    with pytest.raises(RunFailed, match="it is no plain file"):
+        write_bytes(tmp_path, b"gone")
 
 
 def test_an_unfinished_run_says_how_to_go_on(run: Path) -> None:
@@ -138,6 +212,8 @@ def test_devices_that_are_not_there_are_refused() -> None:
     from uqgan.acceleration import choose_device
 
     assert choose_device("cpu").type == "cpu"
+    with pytest.raises(UsageError, match="device = cpu:: must be"):
+        choose_device("cpu:")
     with pytest.raises(UsageError, match="device = tpu: must be auto, cpu, cuda or mps"):
         choose_device("tpu")
     if not torch.cuda.is_available():

@@ -137,7 +137,7 @@ def test_ctrl_c_finishes_the_step_saves_and_says_where(tmp_path: Path) -> None:
             if step == 2:
                 os.kill(os.getpid(), signal.SIGINT)
 
-    with pytest.raises(Stopped, match="stopped by hand at step 3 of 10 of test"):
+    with pytest.raises(Stopped, match=r"stopped by hand at step 3 of 10 of test \(saved, --resume goes on\)"):
         interrupted(stage(Log(tmp_path)))
     assert stage(Log(tmp_path, resume=True)).steps == range(3, 10)
 

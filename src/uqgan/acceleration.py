@@ -36,7 +36,10 @@ def choose_device(name: str = "auto") -> torch.device:
         raise UsageError(f"device = {name}: must be auto, cpu, cuda or mps")
     if not available[kind]():
         raise UsageError(f"device = {name}: there is none on this machine (take auto or cpu)")
-    return torch.device(name)
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise UsageError(f"device = {name}: must be auto, cpu, cuda or mps") from None
 
 
 def prepare(net: nn.Module, precision: Precision = "auto", compiled: bool = True, *names: str) -> None:

@@ -1,6 +1,5 @@
 """The front door: fit, load, and the Run they return. Composes the rooms below; holds no maths."""
 
-import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,16 +11,17 @@ from rich.console import Console
 from torch import Tensor
 
 from uqgan.acceleration import choose_device
-from uqgan.config import Config, load_config, own_settings, suggest
+from uqgan.config import Config, check_networks, load_config, own_settings, suggest
 from uqgan.data.tasks import TASKS, Task, load_task
 from uqgan.errors import UsageError
 from uqgan.evaluation import Outputs, evaluate, predict_task
 from uqgan.files import write_json
 from uqgan.log import Log
 from uqgan.methods import METHODS
-from uqgan.runs import SCORES, Plan, Record, circumstances, holds_run
+from uqgan.runs import RESUME, SCORES, Plan, Record, circumstances, finished, holds_run, remove_run
 from uqgan.uncertainty import Prediction
 
+MOST_EXAMPLES = 10_000
 __all__ = ["Run", "fit", "load", "load_task"]
 
 
@@ -47,6 +47,7 @@ class Run:
             plan = self.record.plan
             size, channels = (plan.shape[-1], plan.shape[0]) if is_own(plan.task) else (None, None)
             self._task = load_task(plan.task, 0, self._data_root, size, channels, skip_broken=True)
+            check_same_data(plan, self._task)
         return self._task
 
     def predict(self, x: Tensor | npt.NDArray[Any], seed: int | None = 0) -> Prediction:
@@ -75,8 +76,10 @@ class Run:
         shield, names = self.record.predictor.shield, self.class_names
         if shield is None:
             raise UsageError(f"method = {self.record.plan.method}: makes no examples (uqgan and uqgan-mc do)")
-        if n < 1:
-            raise UsageError(f"n = {n}: must be at least 1")
+        if not 1 <= n <= MOST_EXAMPLES:
+            raise UsageError(f"n = {n}: must be within 1 to {MOST_EXAMPLES}")
+        if seed is not None:
+            check_seed(seed)
         index = names.index(label) if isinstance(label, str) and label in names else label
         if not isinstance(index, int) or not 0 <= index < len(names):
             raise UsageError(f"class = {label}: must be one of {', '.join(names)}{suggest(str(label), list(names))}")
@@ -113,17 +116,25 @@ def fit(
     """
     if method not in METHODS:
         raise UsageError(f"method = {method}: no such method{suggest(method, list(METHODS))}")
+    check_seed(seed)
     task = task if isinstance(task, Task) else load_task(task)
     config = config or settings_of(task, overrides=sections(method, settings))
-    plan = Plan(task.name, method, seed, task.shape, task.class_names, config)
+    check_networks(config, task.shape)
+    plan = Plan(task.name, method, seed, task.shape, task.class_names, config, task.digest)
     on = choose_device(device)
     where = Path(folder) if folder else None
     if where:
         prepare(where, plan, resume, overwrite)
+        if finished(where):
+            return Run(load(where, device).record, task)
     log = Log(where, seed, resume, max_minutes, console)
     start = time.monotonic()
     try:
         predictor = METHODS[method].fit(task.to(on), config, log)
+    except BaseException:
+        if where and not (where / RESUME).exists():
+            remove_run(where)  # nothing was saved that could be gone on with
+        raise
     finally:
         log.close()
     record = Record(plan, predictor, log.rows, circumstances(on, time.monotonic() - start, log.stopped))
@@ -153,7 +164,7 @@ def load(folder: str | Path, device: str = "auto", data_root: str | Path | None 
 
 def sections(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Keywords as a tree of sections: what is no section's name belongs to the method's recipe."""
-    recipe = METHODS[method].recipe.__name__.rpartition(".")[2]  # type: ignore[attr-defined]
+    recipe = METHODS[method].section
     tree: dict[str, Any] = {key: value for key, value in settings.items() if key in Config.model_fields}
     own = {key: value for key, value in settings.items() if key not in tree}
     return tree | {recipe: dict(tree.get(recipe, {})) | own}
@@ -162,7 +173,7 @@ def sections(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 def prepare(folder: Path, plan: Plan, resume: bool, overwrite: bool) -> None:
     """Make the folder ready for that plan; never overwrite a run by accident."""
     if holds_run(folder) and overwrite and not resume:
-        shutil.rmtree(folder)
+        remove_run(folder)
     if not holds_run(folder):
         plan.write(folder)
         return
@@ -171,6 +182,19 @@ def prepare(folder: Path, plan: Plan, resume: bool, overwrite: bool) -> None:
     old = Plan.read(folder)
     if old != plan:
         raise UsageError(f"{folder}: holds a run with other settings ({difference(old, plan)}); choose another folder")
+
+
+def check_seed(seed: int) -> None:
+    if not 0 <= seed < 2**31:
+        raise UsageError(f"seed = {seed}: must be within 0 to {2**31 - 1}")
+
+
+def check_same_data(plan: Plan, task: Task) -> None:
+    """Own pictures may have changed since the run was trained; scores of other data would mean nothing."""
+    if (task.class_names, task.shape) != (plan.class_names, plan.shape):
+        raise UsageError(f"task = {plan.task}: its classes or shape are not those of the run (train it again)")
+    if plan.digest and task.digest != plan.digest:
+        raise UsageError(f"task = {plan.task}: its pictures changed since the run was trained (train it again)")
 
 
 def difference(old: Plan, new: Plan) -> str:
@@ -183,7 +207,7 @@ def difference(old: Plan, new: Plan) -> str:
         return rows
 
     def words(plan: Plan) -> dict[str, Any]:
-        facts = {key: getattr(plan, key) for key in ("task", "method", "seed", "shape", "class_names")}
+        facts = {key: getattr(plan, key) for key in ("task", "method", "seed", "shape", "class_names", "digest")}
         return facts | flat(plan.config.model_dump())
 
     before, after = words(old), words(new)
@@ -200,7 +224,7 @@ def scores_record(run: Run, found: Mapping[str, Any]) -> dict[str, Any]:
         "seed": plan.seed,
         **found,
         "settings": plan.config.model_dump(),
-        **{key: about[key] for key in ("versions", "command", "device", "seconds")},
+        **{key: about.get(key) for key in ("versions", "commit", "command", "device", "seconds")},
     }
 
 

@@ -64,7 +64,7 @@ class UqganConfig(Settings):
     """Weight of the angular regulariser (Eqs. 10, 11)."""
     lambda_real: float = Field(0.6, ge=0, le=1)
     """Share of the out-of-class loss taken from real samples of other classes (Eq. 9)."""
-    noise: int = Field(128, ge=1)
+    noise: int = Field(128, ge=1, le=65_536)
     """Size of the generator's noise."""
     lr: float = Field(1e-3, gt=0)
     """The classifier's learning rate at the start."""
@@ -118,6 +118,21 @@ def parse(tree: Mapping[str, Any]) -> Config:
             "(points take mlp and identity, images the others)"
         )
     return config
+
+
+def check_networks(config: Config, shape: tuple[int, ...]) -> None:
+    """Refuse networks that can't take inputs of that shape: (2,) for points, (channels, height, width) for images."""
+    side = shape[-1]
+    takes = {
+        "mlp": len(shape) == 1,
+        "identity": len(shape) == 1,
+        "lenet": len(shape) == 3 and side == 32,
+        "small": len(shape) == 3 and side % 4 == 0,
+        "resnet": len(shape) == 3 and side in (32, 64),
+    }
+    for name, kind in (("classifier", config.classifier), ("autoencoder.kind", config.autoencoder.kind)):
+        if not takes[kind]:
+            raise UsageError(f"{name} = {kind}: does not take inputs of shape {shape} (see uqgan train --help)")
 
 
 def task_settings(task: str) -> dict[str, Any]:

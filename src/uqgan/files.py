@@ -23,6 +23,9 @@ def write_bytes(path: Path, data: bytes) -> None:
 def written(path: Path) -> Iterator[Path]:
     """A file to write under another name; it is renamed into place once it is whole and on the disk."""
     temporary = None
+    path = Path(os.path.realpath(path))  # a link's target is written, the link stays
+    if path.exists() and not path.is_file():
+        raise RunFailed(f"{path}: could not be written, it is no plain file (choose another place)")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:

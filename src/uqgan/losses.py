@@ -105,7 +105,7 @@ def spread_loss(z: Codes, z_fake: Codes, y: Labels, layout: tuple[int, int] | No
 
 
 def block_layout(prior: Prior, batch_size: int) -> tuple[int, int]:
-    """A layout for `spread_loss` that the most frequent class of a random batch overruns once in 30,000."""
+    """A layout for `spread_loss` with four standard deviations of room for the most frequent class of a batch."""
     share = float(prior.max())
     rows = share * batch_size + 4 * math.sqrt(batch_size * share * (1 - share))
     return len(prior), min(batch_size, math.ceil(rows))

@@ -57,7 +57,7 @@ class Chapter:
     @cached_property
     def settings(self) -> dict[str, str]:
         """Those it was trained with, as words: of its own recipe by their short names, of others not at all."""
-        own, *others = dict.fromkeys(section(method) for method in (self.method, *METHODS.values()))
+        own, *others = dict.fromkeys(method.section for method in (self.method, *METHODS.values()))
         rows: dict[str, Any] = {}
         for name, value in self.record.plan.config.model_dump().items():
             if not isinstance(value, dict):
@@ -293,8 +293,3 @@ def curves(log: Sequence[Mapping[str, Any]]) -> Pictures:
     """A figure for each stage of training."""
     stages = dict.fromkeys(row["stage"] for row in log)
     return {name: plots.data_uri(plots.training_curves([r for r in log if r["stage"] == name])) for name in stages}
-
-
-def section(method: Method) -> str:
-    """Where the settings of a method's recipe stand."""
-    return str(method.recipe.__name__.rpartition(".")[2])  # type: ignore[attr-defined]

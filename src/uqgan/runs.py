@@ -3,8 +3,10 @@
 import json
 import platform
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -21,6 +23,7 @@ from uqgan.errors import UsageError
 from uqgan.files import sha256, write_bytes, write_json, write_text
 from uqgan.methods import METHODS, Predictor
 
+RESUME = "resume"
 CONFIG, WEIGHTS, LOG, ABOUT, SCORES = "config.yaml", "weights.safetensors", "log.jsonl", "about.json", "scores.json"
 
 
@@ -34,6 +37,8 @@ class Plan:
     shape: tuple[int, ...]
     class_names: tuple[str, ...]
     config: Config
+    digest: str = ""
+    """Of own data; empty for tasks that are the same everywhere."""
 
     def write(self, folder: Path) -> None:
         tree = {
@@ -42,6 +47,7 @@ class Plan:
             "seed": self.seed,
             "shape": list(self.shape),
             "class_names": list(self.class_names),
+            "digest": self.digest,
             "settings": self.config.model_dump(),
         }
         write_text(folder / CONFIG, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
@@ -59,9 +65,12 @@ class Plan:
                 shape=tuple(tree["shape"]),
                 class_names=tuple(tree["class_names"]),
                 config=parse(tree["settings"]),
+                digest=str(tree.get("digest", "")),
             )
-        except (KeyError, TypeError) as error:
-            raise UsageError(f"{folder / CONFIG}: damaged, {error} (train the run again)") from None
+        except UsageError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise UsageError(f"{folder / CONFIG}: damaged, or no run's (choose another folder)") from None
 
     def assemble(self) -> Predictor:
         """Its networks, not trained."""
@@ -85,7 +94,7 @@ class Record:
         write_text(folder / LOG, "".join(json.dumps(row) + "\n" for row in self.log))
         write_json(folder / ABOUT, self.about | {"weights_sha256": sha256(folder / WEIGHTS)})
         if self.about["finished"]:
-            shutil.rmtree(folder / "resume", ignore_errors=True)
+            shutil.rmtree(folder / RESUME, ignore_errors=True)
 
     @staticmethod
     def read(folder: Path) -> "Record":
@@ -93,10 +102,10 @@ class Record:
         if not folder.is_dir():
             raise UsageError(f"run = {folder}: no such folder")
         plan = Plan.read(folder)
-        if not (folder / ABOUT).exists() and (folder / "resume").exists():
+        if not (folder / ABOUT).exists() and (folder / RESUME).exists():
             raise UsageError(f"run = {folder}: its training has not finished (uqgan train … --resume)")
-        about = _parsed(folder, ABOUT, json.loads)
-        log = _parsed(folder, LOG, lambda lines: [json.loads(line) for line in lines.splitlines()])
+        about = _parsed(folder, ABOUT, _about)
+        log = _parsed(folder, LOG, lambda lines: [dict(json.loads(line)) for line in lines.splitlines()])
         data = _read(folder, WEIGHTS)
         if sha256(folder / WEIGHTS) != about.get("weights_sha256"):
             raise UsageError(f"{folder / WEIGHTS}: damaged, its sha256 is not the one in {ABOUT} (train it again)")
@@ -113,6 +122,24 @@ def holds_run(folder: Path) -> bool:
     return (folder / CONFIG).exists()
 
 
+def finished(folder: Path) -> bool:
+    """Whether the run in a folder was trained to its end."""
+    return (folder / ABOUT).exists() and bool(_parsed(folder, ABOUT, _about)["finished"])
+
+
+def remove_run(folder: Path) -> None:
+    """Delete what a run consists of, and nothing else that lies there."""
+    if not holds_run(folder):
+        return
+    Plan.read(folder)
+    for name in (ABOUT, SCORES, WEIGHTS, LOG, CONFIG):
+        (folder / name).unlink(missing_ok=True)
+    for name in (RESUME, "tensorboard"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    with suppress(OSError):
+        folder.rmdir()
+
+
 def circumstances(device: torch.device, seconds: float, stopped: str | None) -> dict[str, Any]:
     """What a result depends on beside its settings."""
     return {
@@ -123,6 +150,7 @@ def circumstances(device: torch.device, seconds: float, stopped: str | None) -> 
         "seconds": round(seconds, 1),
         "command": " ".join(["uqgan", *sys.argv[1:]]) if Path(sys.argv[0]).stem == "uqgan" else None,
         "versions": versions(),
+        "commit": source_commit(),
     }
 
 
@@ -139,6 +167,22 @@ def describe(device: torch.device) -> str:
     return f"{device.type} ({platform.processor() or platform.machine()})"
 
 
+def source_commit() -> str | None:
+    """Of the source tree that runs, where it is one."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, check=True, text=True, timeout=5).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _about(data: bytes) -> dict[str, Any]:
+    about = dict(json.loads(data))
+    if missing := {"finished", "stopped", "device", "seconds", "versions", "command"} - set(about):
+        raise ValueError(missing)
+    return about
+
+
 def _version(package: str) -> str:
     try:
         return metadata.version(package)
@@ -150,7 +194,7 @@ def _parsed(folder: Path, name: str, parser: Callable[[bytes], Any]) -> Any:
     data = _read(folder, name)
     try:
         return parser(data)
-    except (ValueError, yaml.YAMLError):
+    except (ValueError, TypeError, yaml.YAMLError):
         raise UsageError(f"{folder / name}: damaged (train the run again)") from None
 
 

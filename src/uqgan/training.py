@@ -129,7 +129,7 @@ class Stage:
         self.save()
         where = f"at step {self.done} of {self.total} of {self.name}"
         if interrupted():
-            raise Stopped(f"stopped by hand {where}")
+            raise Stopped(f"stopped by hand {where} ({'saved, --resume goes on' if self.file else 'nothing is saved'})")
         if self.done < self.total:
             self.log.stopped = f"out of time {where}"
 

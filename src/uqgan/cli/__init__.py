@@ -24,6 +24,7 @@ def main() -> None:
     verbose = "-v" in sys.argv or "--verbose" in sys.argv
     try:
         app(sys.argv[1:], print_error=False, exit_on_error=False)
+        sys.stdout.flush()
     except cyclopts.CycloptsError as error:
         cause = error.__cause__ or error.__context__
         if isinstance(cause, ValidationError):
@@ -39,3 +40,7 @@ def main() -> None:
         fail("stopped", 130)
     except BrokenPipeError:
         sys.stderr.close()
+    except OSError as error:
+        if verbose:
+            raise
+        fail(f"{error.filename or 'output'}: {(error.strerror or str(error)).lower()}", 1)

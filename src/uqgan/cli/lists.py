@@ -1,12 +1,10 @@
 """Commands that list what there is: methods, tasks, doctor."""
 
-from typing import Any
-
-from uqgan.cli.app import Json, app, show_rows
+from uqgan.cli.app import Json, Voice, app, show_rows
 
 
 @app.command
-def methods(*, as_json: Json = False) -> None:
+def methods(*, as_json: Json = False, voice: Voice = Voice()) -> None:
     """List the methods.
 
     Parameters
@@ -17,14 +15,14 @@ def methods(*, as_json: Json = False) -> None:
     from uqgan.methods import METHODS
 
     rows = [
-        {"name": name, "title": m.title, "recipe": recipe_name(m), "reading": m.reading.__name__, "passes": m.passes}
+        {"name": name, "title": m.title, "recipe": m.section, "reading": m.reading.__name__, "passes": m.passes}
         for name, m in METHODS.items()
     ]
     show_rows(rows, as_json)
 
 
 @app.command
-def tasks(*, as_json: Json = False) -> None:
+def tasks(*, as_json: Json = False, voice: Voice = Voice()) -> None:
     """List the tasks.
 
     Parameters
@@ -38,7 +36,7 @@ def tasks(*, as_json: Json = False) -> None:
 
 
 @app.command
-def doctor(*, as_json: Json = False) -> None:
+def doctor(*, as_json: Json = False, voice: Voice = Voice()) -> None:
     """Say what this machine has: versions, devices, optional packages.
 
     Parameters
@@ -65,7 +63,3 @@ def doctor(*, as_json: Json = False) -> None:
         for name, extra in extras.items()
     ]
     show_rows(rows, as_json)
-
-
-def recipe_name(method: Any) -> str:
-    return str(method.recipe.__name__.rpartition(".")[2])

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from uqgan.cli.app import Json, Voice, app, print_json
 from uqgan.config import Config, load_config
+from uqgan.errors import RunFailed
 
 if TYPE_CHECKING:
     from uqgan.api import Run
@@ -135,11 +137,14 @@ def evaluate(
     loaded = api.load(run, device, data_root)
     with voice.busy(f"testing {run}"):
         found = loaded.evaluate()
-    api.save_scores(run, loaded, found)
     if as_json:
         print_json(found)
     else:
         show_scores(found)
+    try:
+        api.save_scores(run, loaded, found)
+    except RunFailed as error:
+        voice.say(f"{error}; the scores are shown only")
 
 
 @app.command
@@ -213,7 +218,7 @@ def generate(
     from uqgan.files import write_bytes
 
     loaded = api.load(run)
-    examples = loaded.generate(int(label) if label.isdigit() and label not in loaded.class_names else label, n, seed)
+    examples = loaded.generate(int(label) if label.isdecimal() and label not in loaded.class_names else label, n, seed)
     file = output or run / f"class-{label}.{'csv' if examples.ndim == 2 else 'png'}"
     if examples.ndim == 2:
         rows = "".join(",".join(f"{value:.6g}" for value in point) + "\n" for point in examples.tolist())
@@ -274,13 +279,13 @@ def show_scores(found: dict[str, Any]) -> None:
     for name, row in scores["sets"].items():
         ends, other = intervals["sets"][name], scores["foreignness"][name]["auroc"]
         table.add_row(
-            name,
+            escape(name),
             cell(row["auroc"], ends["auroc"]),
             cell(other, intervals["foreignness"][name]["auroc"]),
             cell(row["fpr95_id_positive"], ends["fpr95_id_positive"]),
         )
     for name in found["missing"]:
-        table.add_row(name, "left out", "left out", "left out")
+        table.add_row(escape(name), "left out", "left out", "left out")
     out.print(table)
     for name, why in found["missing"].items():
         out.print(f"{name}: left out, {why}", markup=False, soft_wrap=True)

@@ -40,6 +40,8 @@ class Task:
     """OoD sets that belong to the task but aren't on this machine, with how to get them. Every table says so."""
     notes: tuple[str, ...] = ()
     """What is worth knowing about these data: choices made, deviations, warnings."""
+    digest: str = ""
+    """Of the content of own data: changes when a picture, a label or a class does. Empty for other tasks."""
     posterior: Callable[[Tensor], Probs] | None = field(default=None, compare=False)
     """The true p(y|x), where it is known."""
 

@@ -28,6 +28,8 @@ class Networks(nn.Module):
 class Recipe(Protocol):
     """A module of this package: the networks it needs, and how they are trained."""
 
+    __name__: str
+
     def networks(self, shape: tuple[int, ...], n_classes: int, config: Config, dropout: float) -> Networks: ...
 
     def fit(self, nets: Networks, task: Task, config: Config, log: Log, outliers: Tensor | None) -> None: ...
@@ -88,6 +90,11 @@ class Method:
     passes: int = 1
     members: int = 1
     sees_ood: bool = False
+
+    @property
+    def section(self) -> str:
+        """The section of the settings that its recipe reads."""
+        return self.recipe.__name__.rpartition(".")[2]
 
     def assemble(self, shape: tuple[int, ...], n_classes: int, config: Config) -> Predictor:
         """The method's networks, not trained yet."""

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from uqgan.acceleration import accelerate, compile_methods
 from uqgan.config import AutoencoderConfig, Config, UqganConfig
-from uqgan.data.dataset import as_input
+from uqgan.data.dataset import CHUNK, as_input
 from uqgan.data.tasks import Task
 from uqgan.log import Log, Stopped
 from uqgan.losses import (
@@ -143,7 +143,7 @@ def fit_autoencoder(A: Autoencoder, task: Task, config: AutoencoderConfig, log: 
     with memory_advice("autoencoder.batch_size", config.batch_size):
         for step, (x, y) in zip(stage, batches, strict=False):
             epoch = step // epoch_steps
-            falls = (epoch >= config.epochs // 4) + (epoch >= config.epochs // 2)
+            falls = (4 * epoch >= config.epochs) + (2 * epoch >= config.epochs)
             set_lr(optimizer, config.lr * 0.1**falls)
             loss = train_step(x, y)
             if (step + 1) % epoch_steps == 0:
@@ -158,7 +158,10 @@ def fit_autoencoder(A: Autoencoder, task: Task, config: AutoencoderConfig, log: 
 @torch.no_grad()
 def validate_autoencoder(A: Autoencoder, task: Task) -> float:
     """Eq. 6 on the validation data, with the batch norm's running statistics."""
-    x = as_input(task.validation.x)
-    loss = float(reconstruction_loss(A.eval()(x, task.validation.y), x))
+    A.eval()
+    total = 0.0
+    for images, y in zip(torch.split(task.validation.x, CHUNK), torch.split(task.validation.y, CHUNK), strict=True):
+        x = as_input(images)
+        total += float(reconstruction_loss(A(x, y), x)) * len(y)
     A.train()
-    return loss
+    return total / len(task.validation)
