@@ -56,3 +56,10 @@ def test_no_ood_set_leaves_the_scores_of_known_classes() -> None:
     evaluated = evaluate(replace(outputs(), ood={}), 20)
     assert evaluated["scores"]["sets"] == {}
     assert 0 <= evaluated["scores"]["ece"] <= 1
+
+
+def test_the_digest_tells_other_answers_apart() -> None:
+    found = outputs()
+    other = replace(found, ood={"near": found.ood["near"], "far": prediction(50, 0.9)})
+    digests = [evaluate(each, 0)["raw_sha256"] for each in (found, found, other)]
+    assert digests[0] == digests[1] != digests[2]

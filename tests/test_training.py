@@ -199,3 +199,17 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory() -> None:
 @pytest.mark.parametrize(("seconds", "words"), [(5, "5 s"), (89, "89 s"), (130, "2 min"), (7200, "2.0 h")])
 def test_durations_are_spelled_as_one_says_them(seconds: float, words: str) -> None:
     assert spell(seconds) == words
+
+
+def test_curves_go_to_tensorboard_where_it_is_installed(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    log = Log(tmp_path)
+    log.write({"stage": "test", "step": 1, "loss": 1.0})
+    log.close()
+    assert list((tmp_path / "tensorboard").glob("events*"))
+
+
+def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    uqgan.fit("one-vs-all", "moons", epochs=1, batch_size=50_000)
+    assert list(tmp_path.iterdir()) == []

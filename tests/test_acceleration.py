@@ -1,0 +1,106 @@
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from uqgan.acceleration import accelerate, compile_methods, prepare
+from uqgan.data.dataset import equal_chunks
+from uqgan.losses import block_layout
+from uqgan.models.autoencoders import make_autoencoder
+from uqgan.models.classifiers import make_classifier
+
+CPU = torch.device("cpu")
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def test_a_prepared_network_says_the_same_in_float32() -> None:
+    net, x = make_classifier("resnet", (3, 32, 32), 5), torch.rand(4, 3, 32, 32)
+    before, state = net(x), {key: value.clone() for key, value in net.state_dict().items()}
+    prepare(net, "fp32")
+    assert_close(net(x), before, rtol=1e-4, atol=1e-4)
+    assert all(torch.equal(value, state[key]) for key, value in net.state_dict().items())
+
+
+def test_bf16_comes_close_and_gives_float32_back() -> None:
+    net, x = make_classifier("lenet", (1, 32, 32), 5), torch.rand(4, 1, 32, 32)
+    before = net(x)
+    prepare(net, "bf16")
+    assert net(x).dtype == torch.float32
+    assert not torch.equal(net(x), before)
+    assert_close(net(x), before, rtol=0.1, atol=0.02)
+
+
+def test_named_methods_are_prepared_and_the_whole_still_works() -> None:
+    A, x, y = make_autoencoder("small", (1, 32, 32), 3, 8), torch.rand(4, 1, 32, 32), torch.tensor([0, 1, 2, 0])
+    before = A(x, y)
+    prepare(A, "fp32", True, "encode", "decode_logits")
+    assert_close(A(x, y), before, rtol=1e-4, atol=1e-4)
+    assert A.decode(A.encode(x, y), y).shape == x.shape
+
+
+def test_networks_without_convolutions_are_left_alone() -> None:
+    net = make_classifier("mlp", (2,), 3)
+    prepare(net, "bf16")
+    assert "forward" not in vars(net)
+
+
+def test_on_a_cpu_a_step_stays_as_it_is_and_nothing_is_compiled() -> None:
+    def step(x: Tensor) -> Tensor:
+        return x + 1
+
+    assert accelerate(step, CPU, print) is step
+    net = make_classifier("mlp", (2,), 3)
+    compile_methods(net, "forward")
+    assert "forward" not in vars(net)
+
+
+@pytest.mark.parametrize("n", [1, 5, 6, 12, 13])
+def test_chunks_are_of_one_size_and_hold_all_samples_in_order(n: int) -> None:
+    x = torch.arange(n, dtype=torch.float)[:, None].expand(-1, 2)
+    chunks = list(equal_chunks(x, size=6))
+    assert len({len(chunk) for chunk in chunks}) == 1
+    assert torch.equal(torch.cat(chunks)[:n], x)
+    assert (torch.cat(chunks)[n:] == 0).all()
+
+
+@pytest.mark.parametrize("shares", [[0.5, 0.5], [0.2] * 5, [0.7, 0.2, 0.1]])
+def test_a_class_hardly_ever_overruns_its_block(shares: list[float]) -> None:
+    prior = torch.tensor(shares)
+    classes, rows = block_layout(prior, 256)
+    assert classes == len(shares)
+    drawn = torch.multinomial(prior, 256 * 2000, replacement=True).reshape(2000, 256)
+    largest = torch.nn.functional.one_hot(drawn, classes).sum(1).amax(1)
+    assert (largest > rows).double().mean() < 0.005
+    assert rows < 256 or max(shares) > 0.9
+
+
+@on_gpu
+def test_a_captured_step_does_what_the_step_does() -> None:
+    def make() -> tuple[Tensor, object]:
+        total = torch.zeros(3, device="cuda")
+
+        def step(x: Tensor) -> Tensor:
+            total.add_(x)
+            return total.clone()
+
+        return total, step
+
+    (_, plain), (_, captured) = make(), make()
+    fast = accelerate(captured, torch.device("cuda"), print)  # type: ignore[arg-type]
+    for k in range(8):
+        x = torch.full((3,), float(k), device="cuda")
+        assert_close(fast(x), plain(x))  # type: ignore[operator]
+
+
+@on_gpu
+def test_a_step_that_cannot_be_captured_runs_all_the_same_and_says_why() -> None:
+    said: list[str] = []
+
+    def step(x: Tensor) -> Tensor:
+        return x * float(x.sum())  # looks at a value
+
+    fast = accelerate(step, torch.device("cuda"), said.append)
+    for _ in range(6):
+        assert_close(fast(torch.ones(2, device="cuda")), torch.full((2,), 2.0, device="cuda"))
+    assert len(said) == 1
+    assert "runs without a CUDA graph" in said[0]
