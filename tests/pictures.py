@@ -70,7 +70,7 @@ def write_folder(root: Path, classes: Sequence[str] = ("cat", "dog"), n: int = 1
         folder.mkdir(parents=True)
         for i in range(n):
             tint = np.full((size, size, 3), 40) + np.eye(3, dtype=int)[k % 3] * 150
-            noise = np.random.default_rng(100 * k + i).integers(0, 40, (size, size, 3))
+            noise = np.random.default_rng([100 * k + i, *root.name.encode()]).integers(0, 40, (size, size, 3))
             Image.fromarray((tint + noise).astype(np.uint8)).save(folder / f"{i}.png")
     return root
 

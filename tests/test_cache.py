@@ -1,6 +1,7 @@
 """Decoded pictures are kept on disk: whole or absent, whoever builds them and whatever happens meanwhile."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -156,6 +157,19 @@ def test_without_a_place_to_write_pictures_are_decoded_each_time(
     said: list[str] = []
     assert len(load_split("mnist", "test", 32, 1, root, say=said.append).y) == 50
     assert any("without a cache" in sentence for sentence in said)
+
+
+def test_on_a_full_disk_the_work_goes_on_without_a_cache(root: Path) -> None:
+    said: list[str] = []
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    try:
+        found = load_split("mnist", "test", 32, 1, root, say=said.append)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert len(found.y) == 50
+    assert any("could not be written" in sentence and "without a cache" in sentence for sentence in said)
+    assert not list(pictures_folder().glob("*.safetensors"))
 
 
 def test_cleaning_frees_what_was_decoded_and_keeps_what_was_fetched(root: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from pictures import Cli, encoded, picture, write_random_set, write_set
+from pictures import Cli, encoded, picture, write_folder, write_random_set, write_set
 from uqgan.data.cache import pictures_folder
 
 
@@ -16,6 +16,11 @@ from uqgan.data.cache import pictures_folder
 def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
     monkeypatch.setenv("UQGAN_CACHE", str(tmp_path / "cache"))
     return Cli(monkeypatch, capsys)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    return write_folder(tmp_path / "photos")
 
 
 @pytest.fixture
@@ -124,7 +129,49 @@ def test_fetch_without_a_network_names_both_ways(cli: Cli, root: Path, monkeypat
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     status, _, err = cli("data", "fetch", "cifar100", "--data-root", root)
     assert status == 1
-    assert "no connection to the hub (by hand: place train-*.parquet and test-*.parquet with columns img" in err
+    assert (
+        "no connection to the hub (uqgan data fetch cifar100, or place train-*.parquet and test-*.parquet with col"
+        in err
+    )
+
+
+def test_fetch_makes_the_folder_that_it_is_told(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "new" / "sets"
+    monkeypatch.setattr("uqgan.data.fetch.fetch", lambda name, root, say: root / name)
+    status, _, err = cli("data", "fetch", "mnist", "--data-root", place)
+    assert (status, place.is_dir(), f"mnist: in {place}" in err) == (0, True, True)
+    (tmp_path / "file").write_text("in the way")
+    status, _, err = cli("data", "fetch", "mnist", "--data-root", tmp_path / "file")
+    assert (status, "a file stands where a folder is needed" in err) == (1, True)
+
+
+@pytest.mark.parametrize("flag", ["-q", "-v"])
+@pytest.mark.parametrize("words", ["list", "check mnist", "show mnist -o sheets", "clean", "fetch mnist"])
+def test_every_command_takes_quiet_and_verbose(
+    cli: Cli, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, flag: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("uqgan.data.fetch.fetch", lambda name, root, say: root / name)
+    where = () if words == "clean" else ("--data-root", root)
+    status, _, err = cli("data", *words.split(), *where, flag)
+    assert status == 0, err
+    assert not (flag == "-q" and err)
+
+
+def test_a_quiet_list_is_the_table_alone(cli: Cli, root: Path) -> None:
+    _, out, _ = cli("data", "list", "--data-root", root, "-q")
+    assert "mnist" in out
+    assert "decoded pictures take" not in out
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "x" * 300 + ".npz", "", "a/" + "x" * 300])
+@pytest.mark.parametrize("command", [("train",), ("data", "check"), ("data", "show")])
+def test_names_that_no_disk_takes_are_one_sentence(
+    cli: Cli, photos: Path, monkeypatch: pytest.MonkeyPatch, name: str, command: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(photos)
+    status, _, err = cli(*command, name)
+    assert (status, "no such" in err) == (2, True)
 
 
 def test_fetch_of_an_unknown_set_lists_the_known_ones(cli: Cli) -> None:

@@ -1,21 +1,26 @@
 """Splits, subsets, batches and flips never mix, lose or double a sample."""
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from uqgan.data import doubles
 from uqgan.data.dataset import Dataset, as_input, permutation, random_flip, split_indices
+from uqgan.data.doubles import first_copies
 from uqgan.data.splits import cut, cut_by_class, cut_ood, split_task
+from uqgan.errors import UsageError
 
 sizes = st.integers(5, 400)
 seeds = st.integers(0, 2**31 - 1)
 
 
-def numbered_set(n: int, n_classes: int = 5) -> Dataset:
+def numbered_set(n: int, n_classes: int = 5, start: int = 0) -> Dataset:
     """Picture k holds the number k in its pixels, in a way that a flip leaves readable."""
-    low, high = torch.arange(n) % 256, torch.arange(n) // 256
+    number = torch.arange(start, start + n)
+    low, high = number % 256, number // 256
     x = torch.stack([low, high, low, high], 1).to(torch.uint8).reshape(n, 1, 2, 2).permute(0, 1, 3, 2)
-    return Dataset(x.contiguous(), torch.arange(n) % n_classes)
+    return Dataset(x.contiguous(), number % n_classes)
 
 
 def numbers(x: torch.Tensor) -> list[int]:
@@ -47,7 +52,7 @@ def test_a_cut_by_class_takes_the_same_part_of_every_class(n: int, n_classes: in
 
 @given(n=sizes, seed=seeds, known=st.sets(st.integers(0, 4), min_size=2, max_size=4))
 def test_a_task_keeps_every_sample_once_and_with_its_label(n: int, seed: int, known: set[int]) -> None:
-    data, test = numbered_set(n), numbered_set(50)
+    data, test = numbered_set(n), numbered_set(50, start=1000)
     others = sorted(set(range(5)) - known)
     task = split_task(
         "t",
@@ -67,6 +72,34 @@ def test_a_task_keeps_every_sample_once_and_with_its_label(n: int, seed: int, kn
     order = sorted(known)
     for part in (*parts, task.test):
         assert part.y.tolist() == [order.index(k % 5) for k in numbers(part.x)]
+
+
+@given(n=st.integers(100, 400), seed=seeds, copies=st.lists(st.integers(0, 99), max_size=20))
+def test_a_copy_of_a_sample_is_in_no_second_part_whatever_the_seed(n: int, seed: int, copies: list[int]) -> None:
+    data, test = numbered_set(n), numbered_set(50, start=1000)
+    index = torch.cat([torch.arange(n), torch.tensor(copies, dtype=torch.long)])
+    leaked = Dataset(torch.cat([data.x[index], test.x[:7]]), torch.cat([data.y[index], test.y[:7]]))
+    foreign = {"rest": leaked.keep([4]).x}
+    task = split_task("t", "t", tuple("0123"), leaked, test, foreign, {"rest": test.keep([4]).x}, seed, range(4))
+    parts = [task.train.x, task.validation.x, task.calibration.x, task.test.x, task.ood["rest"]]
+    found = [set(numbers(x)) for x in (*parts, task.outliers["rest"], task.ood_validation["rest"])]
+    assert sum(map(len, found)) == len(set().union(*found)) == n + 50
+    assert any("7 equal a test picture" in note for note in task.notes)
+
+
+def test_training_pictures_that_are_all_test_pictures_are_refused() -> None:
+    data = numbered_set(50)
+    with pytest.raises(UsageError, match="every training picture of 0, 1, 2, 3, 4 is a test picture too"):
+        split_task("t", "t", tuple("01234"), data, data, {}, {}, 0)
+
+
+def test_equal_hashes_alone_do_not_make_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = numbered_set(20).x
+    sets = [x, torch.cat([x[5:7], numbered_set(3, start=50).x])]
+    expected = [*range(20), 5, 6, 22, 23, 24]
+    assert first_copies(sets).tolist() == expected
+    monkeypatch.setattr(doubles, "_hash", lambda rows: rows[:, 0].astype("uint64") * 0)
+    assert first_copies(sets).tolist() == expected
 
 
 @given(n=sizes, seed=seeds)

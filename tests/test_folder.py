@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 
 from pictures import Cli, encoded, picture, write_folder
+from uqgan.data.checks import fingerprints
 from uqgan.data.decode import Look, pixels
 from uqgan.data.own import chosen_size
 from uqgan.data.tasks import load_task
@@ -64,6 +65,61 @@ def test_levels_are_taken_as_they_are(tmp_path: Path) -> None:
     assert len(task.outliers["sea"]) + len(task.ood_validation["sea"]) == 4
 
 
+@pytest.mark.parametrize(("level", "place"), [("ood", "ood/NAME/"), ("val", "val/CLASS/"), ("train", "train/CLASS/")])
+def test_pictures_right_in_a_level_are_refused(photos: Path, cli: Cli, level: str, place: str) -> None:
+    (photos / level).mkdir()
+    for k in range(6):
+        picture(k, 20, 3).save(photos / level / f"{k}.png")
+    status, _, err = show(cli, photos)
+    assert status == 2
+    assert f"{level}/0.png: lies right in {level}/, which cannot be a class (put pictures under {place})" in err
+
+
+def test_an_ood_set_named_all_is_refused(photos: Path, cli: Cli) -> None:
+    write_folder(photos / "ood", ("all",), n=4)
+    status, _, err = show(cli, photos)
+    assert (status, "has an OoD set named all: that is what all sets together are called" in err) == (2, True)
+
+
+@pytest.mark.parametrize("level", ["val", "test"])
+def test_an_empty_level_is_refused(photos: Path, cli: Cli, level: str) -> None:
+    (photos / level / "cat").mkdir(parents=True)
+    status, _, err = show(cli, photos)
+    assert (status, f"{level}/ has too few pictures: must have at least 2 of a class" in err) == (2, True)
+
+
+def test_a_copy_of_a_picture_is_in_no_second_part(photos: Path) -> None:
+    write_folder(photos / "test", n=3)
+    shutil.copy(photos / "test" / "cat" / "0.png", photos / "cat" / "also in test.png")
+    for k in range(30):
+        shutil.copy(photos / "dog" / "0.png", photos / "dog" / f"copy-{k}.png")
+    task = load_task(photos)
+    parts = (task.train, task.validation, task.calibration, task.test)
+    found = [each for part in parts for each in fingerprints(part.x)]
+    assert len(found) == len(set(found)) == 20 + 6
+    note = "pictures for training left out: 1 equal a test picture and 30 equal another one, pixel for pixel"
+    assert note in task.notes
+
+
+def test_the_digest_of_a_folder_follows_its_content_and_nothing_else(photos: Path, tmp_path: Path) -> None:
+    digest = load_task(photos).digest
+    assert len(digest) == 64
+    assert load_task(photos, seed=1, image_size=64, channels=1).digest == digest
+    os.utime(photos / "cat" / "0.png", (0, 0))
+    photos.rename(tmp_path / "moved")
+    moved = tmp_path / "moved"
+    assert load_task(moved).digest == digest
+    write_folder(moved / "ood", ("sea",), n=4)
+    with_ood = load_task(moved).digest
+    picture(0, 20, 3).save(moved / "cat" / "0.png")
+    assert len({digest, with_ood, load_task(moved).digest}) == 3
+
+
+def test_a_folder_whose_name_looks_like_a_pattern_is_cached(tmp_path: Path) -> None:
+    photos = write_folder(tmp_path / "st**r [a-z")
+    assert len(load_task(photos).train) == 12
+
+
 def test_ood_and_test_may_stand_beside_the_classes(photos: Path) -> None:
     write_folder(photos / "ood", ("sea",), n=4)
     write_folder(photos / "test", n=3)
@@ -85,7 +141,7 @@ def test_deeper_folders_belong_to_their_class(photos: Path) -> None:
 def test_what_was_chosen_is_said(cli: Cli, photos: Path) -> None:
     (photos / "cat" / "notes.txt").write_text("text")
     for k in range(200):
-        shutil.copy(photos / "dog" / "0.png", photos / "dog" / f"copy-{k}.png")
+        picture(k, 20, 3).save(photos / "dog" / f"more-{k}.png")
     status, _, err = show(cli, photos)
     assert status == 0
     for sentence in (

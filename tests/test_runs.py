@@ -206,6 +206,8 @@ def test_keywords_are_the_recipes_settings_or_whole_sections() -> None:
         uqgan.fit("uqgan", "moons", lamda_gp=3)
     with pytest.raises(UsageError, match="method = uqgam: no such method; did you mean uqgan"):
         uqgan.fit("uqgam", "moons")
+    with pytest.raises(UsageError, match="iterations: give settings as keywords or as a Config, not both"):
+        uqgan.fit("uqgan", "moons", config=QUICK, iterations=3)
 
 
 def test_devices_that_are_not_there_are_refused() -> None:

@@ -19,6 +19,7 @@ from PIL import Image
 
 from pictures import REAL, encoded, picture, write_random_set, write_set
 from uqgan.data import sources
+from uqgan.data.checks import fingerprints
 from uqgan.data.decode import Look, pixels
 from uqgan.data.fetch import fetch, origin
 from uqgan.data.sources import REPOSITORIES, data_root, load_part, load_split, rows_of
@@ -131,6 +132,18 @@ def test_hub_columns_and_local_columns_read_alike(tmp_path: Path) -> None:
     assert torch.equal(ours.x, theirs.x)
     assert torch.equal(ours.y, theirs.y)
     assert ours.class_names == theirs.class_names
+
+
+def test_a_subset_beside_the_whole_training_set_adds_only_classes_that_this_lacks(tmp_path: Path) -> None:
+    names = [str(k) for k in range(10)]
+    blobs = [encoded(picture(k, 32, 3)) for k in range(12)]
+    write_set(tmp_path, "cifar10", "train", blobs[:6], [0, 1, 2] * 2, names)
+    write_set(tmp_path, "cifar10", "train_subset", blobs[:3] + blobs[6:9], [0, 1, 2, 7, 8, 9], names)
+    found = load_part("cifar10", "train", 32, 3, tmp_path)
+    assert found is not None
+    assert found.y.tolist() == [0, 1, 2, 0, 1, 2, 7, 8, 9]
+    assert len(set(fingerprints(found.x))) == 9
+    assert found.notes == ("3 pictures of cifar10, train_subset left out: their classes are in another training split",)
 
 
 def test_pictures_keep_their_rows_and_labels(tmp_path: Path) -> None:
@@ -293,14 +306,14 @@ def test_a_repository_with_other_columns_is_refused(hub: Path, tmp_path: Path) -
 
 def test_a_repository_without_the_files_is_said(hub: Path, tmp_path: Path) -> None:
     write_random_set(hub / "ylecun", "mnist", "train", 10, 10, 0, folder="mnist")
-    with pytest.raises(RunFailed, match=r"has no test files in mnist \(by hand: place train-"):
+    with pytest.raises(RunFailed, match=r"has no test files in mnist \(uqgan data fetch mnist, or place train-"):
         fetch("mnist", tmp_path / "data")
 
 
 def test_without_a_network_both_ways_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("huggingface_hub", reason="the extra hf is not installed")
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(RunFailed, match=r"no connection to the hub \(by hand: place train-\*.parquet .* columns img"):
+    with pytest.raises(RunFailed, match=r"no connection to the hub \(.*, or place train-\*.parquet .* columns img"):
         fetch("cifar10", tmp_path)
 
 

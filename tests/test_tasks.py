@@ -1,5 +1,6 @@
 """Tasks: the table, class ranges, the paper's settings on made-up copies of their sets, own arrays."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from pictures import Cli, encoded, picture, write_random_set, write_set
+from pictures import REAL, Cli, encoded, picture, write_random_set, write_set
 from uqgan.config import load_config
 from uqgan.data import tasks
 from uqgan.data.checks import fingerprints
@@ -96,10 +97,47 @@ def test_other_classes_make_another_task(shelf: Path) -> None:
     assert task.train.y.max() == 4
 
 
+def write_part_of_cifar10(root: Path, a_class: int) -> None:
+    names = [str(k) for k in range(10)]
+    for split, labels, seed in (
+        ("train", [k for k in range(5) for _ in range(a_class)], 0),
+        ("train_ood", [*range(5, 10)] * 5, 2000),
+        ("test", list(range(10)), 3000),
+    ):
+        write_set(
+            root, "cifar10", split, [encoded(picture(seed + k, 32, 3)) for k in range(len(labels))], labels, names
+        )
+
+
+def test_thin_training_classes_are_said_whether_known_or_not(tmp_path: Path) -> None:
+    write_part_of_cifar10(tmp_path, 60)
+    note = "only 25 training pictures of the classes 5-9 of cifar10 are here"
+    assert load_task("cifar10", root=tmp_path).notes[0] == note
+    for name in ("cifar10+5-9", "cifar10+0-2,7"):
+        assert load_task(name, root=tmp_path).notes[0] == note
+    told = load_task("cifar10+0-2,7", root=tmp_path).notes
+    assert "warning: 0 has 60 pictures and 7 5: strongly imbalanced classes" in told
+
+
+@pytest.mark.skipif(not os.environ.get(REAL), reason=f"{REAL} is not set: the paper's data sets aren't here")
+def test_no_picture_of_the_real_cifar100_is_trained_on_and_in_another_part(tmp_path: Path) -> None:
+    (tmp_path / "cifar100").symlink_to(Path(os.environ[REAL]).resolve() / "cifar100")
+    task = load_task("cifar100", root=tmp_path)
+    sets = [task.train, task.validation, task.calibration, task.test]
+    assert [len(data) for data in sets] == [19_971, 2_500, 2_522, 5_000]
+    parts = [*(data.x for data in sets), *task.ood.values(), *task.ood_validation.values(), *task.outliers.values()]
+    found = [set(fingerprints(part)) for part in parts]
+    assert sum(map(len, found)) == len(set().union(*found))
+    left_out = "pictures for training left out: 6 equal a test picture and 1 equal another one, pixel for pixel"
+    assert left_out in task.notes
+
+
 def test_a_set_that_is_needed_and_absent_is_said_with_both_ways_to_get_it(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         load_task("cifar10", root=tmp_path)
-    assert "uqgan data fetch cifar10, or place train-*.parquet and test-*.parquet in" in str(caught.value)
+    assert "uqgan data fetch cifar10, or place train-*.parquet and test-*.parquet with columns img and label in" in str(
+        caught.value
+    )
 
 
 def test_a_set_with_the_wrong_classes_is_refused(tmp_path: Path) -> None:
@@ -199,12 +237,65 @@ def test_wrong_arrays_are_refused(x: Any, y: Any, sentence: str) -> None:
 
 def test_an_npz_file_is_a_task_with_its_own_levels(tmp_path: Path) -> None:
     x, y = arrays()
-    np.savez(tmp_path / "mine.npz", x_train=x, y_train=y, x_test=x[:9], y_test=y[:9], ood_noise=x[:10])
+    np.savez(tmp_path / "mine.npz", x_train=x, y_train=y, x_test=255 - x[:9], y_test=y[:9], ood_noise=x[:10] // 2)
     task = load_task(tmp_path / "mine.npz")
     assert len(task.test) == 9
     assert len(task.ood["noise"]) == 5
     np.savez(tmp_path / "plain.npz", x=x, y=y)
     assert len(load_task(str(tmp_path / "plain.npz")).test) == 12
+
+
+@pytest.mark.parametrize(
+    ("names", "sentence"),
+    [
+        (("x_train", "y_train", "x_test"), "x_test needs y_test"),
+        (("x", "y", "x_val"), "x_val needs y_val"),
+        (("x", "y", "y_test"), "y_test needs x_test"),
+        (("x",), "x needs y"),
+        (("x", "y", "x_train", "y_train"), "either x and y, or x_train and y_train"),
+    ],
+)
+def test_half_a_pair_in_an_npz_file_is_refused(tmp_path: Path, names: tuple[str, ...], sentence: str) -> None:
+    x, y = arrays()
+    np.savez(tmp_path / "half.npz", **{name: x if name[0] == "x" else y for name in names})
+    with pytest.raises(UsageError, match=sentence):
+        load_task(tmp_path / "half.npz")
+
+
+def test_levels_may_stand_beside_x_and_y(tmp_path: Path) -> None:
+    x, y = arrays()
+    np.savez(tmp_path / "mine.npz", x=x, y=y, x_test=255 - x[:9], y_test=y[:9])
+    assert len(load_task(tmp_path / "mine.npz").test) == 9
+
+
+def test_an_ood_array_named_all_is_refused(tmp_path: Path) -> None:
+    x, y = arrays()
+    np.savez(tmp_path / "mine.npz", x=x, y=y, ood_all=x[:9] // 2)
+    with pytest.raises(UsageError, match="has an OoD set named all"):
+        load_task(tmp_path / "mine.npz")
+
+
+def test_the_digest_of_arrays_follows_their_content_and_nothing_else() -> None:
+    x, y = arrays()
+    digest = load_task((x, y)).digest
+    assert load_task((x.copy(), y.tolist()), seed=3, image_size=64).digest == digest
+    assert load_task("digits").digest == ""
+    other, swapped = x.copy(), y.copy()
+    other[7, 0, 0, 0] ^= 1
+    swapped[[0, 1]] = swapped[[1, 0]]
+    assert len({digest, load_task((other, y)).digest, load_task((x, swapped)).digest}) == 3
+    items = Pairs(lambda k: (picture(k, 32, 3), k % 2))
+    assert load_task(items).digest == load_task(items).digest != ""
+
+
+def test_one_picture_in_colour_makes_a_data_set_object_rgb() -> None:
+    assert load_task(Pairs(lambda k: (picture(k, 32, 3 if k == 5 else 1), k % 2))).shape == (3, 32, 32)
+    assert load_task(Pairs(lambda k: (picture(k, 32, 1), k % 2))).shape == (1, 32, 32)
+
+
+def test_a_title_names_the_chosen_classes() -> None:
+    assert load_task("digits+1,7-9").title == "digits: 1,7-9 known"
+    assert load_task("digits+0-4").title == load_task("digits").title == TASKS["digits"].title
 
 
 @pytest.mark.parametrize("kind", ["text", "cut", "objects", "names"])

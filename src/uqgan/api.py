@@ -110,13 +110,11 @@ def fit(
 ) -> Run:
     """Train a method on a task.
 
-    Settings come from the task, changed by keywords of the method's recipe (`lambda_real=0.5`) or by whole
-    sections (`autoencoder={"dim": 16}`), or all together as a Config. With a folder the run is saved there
-    as it goes and can be resumed; `overwrite` replaces the run that is there.
+    Settings come from the task, changed by keywords of its recipe (`lambda_real=0.5`) or whole sections
+    (`autoencoder={"dim": 16}`), or all together as a Config. With a folder the run is saved there as it goes and
+    can be resumed; `overwrite` replaces the run that is there.
     """
-    if method not in METHODS:
-        raise UsageError(f"method = {method}: no such method{suggest(method, list(METHODS))}")
-    check_seed(seed)
+    check_request(method, seed, config, settings)
     task = task if isinstance(task, Task) else load_task(task)
     config = config or settings_of(task, overrides=sections(method, settings))
     check_networks(config, task.shape)
@@ -182,6 +180,15 @@ def prepare(folder: Path, plan: Plan, resume: bool, overwrite: bool) -> None:
     old = Plan.read(folder)
     if old != plan:
         raise UsageError(f"{folder}: holds a run with other settings ({difference(old, plan)}); choose another folder")
+
+
+def check_request(method: str, seed: int, config: Config | None, settings: Mapping[str, Any]) -> None:
+    """What can be said before any data are loaded."""
+    if method not in METHODS:
+        raise UsageError(f"method = {method}: no such method{suggest(method, list(METHODS))}")
+    if config and settings:
+        raise UsageError(f"{next(iter(settings))}: give settings as keywords or as a Config, not both")
+    check_seed(seed)
 
 
 def check_seed(seed: int) -> None:

@@ -20,7 +20,7 @@ Root = Annotated[Path | None, Parameter("--data-root")]
 
 
 @data.command(name="list")
-def list_(*, data_root: Root = None, as_json: Json = False) -> None:
+def list_(*, data_root: Root = None, as_json: Json = False, voice: Voice = Voice()) -> None:
     """List the paper's data sets: what is on this machine, from where, and what the hub has.
 
     Parameters
@@ -49,7 +49,7 @@ def list_(*, data_root: Root = None, as_json: Json = False) -> None:
             }
         )
     show_rows(rows, as_json)
-    if not as_json:
+    if not as_json and not voice.quiet:
         size = sum(file.stat().st_size for file in cache_files())
         out = Console(highlight=False, soft_wrap=True)
         out.print(f"\nsets are looked for in {root}; decoded pictures take {_mib(size)} in {pictures_folder()}")
@@ -150,10 +150,10 @@ def fetch(names: Sequence[str], /, *, data_root: Root = None, voice: Voice = Voi
         if name not in sources.REPOSITORIES:
             raise UsageError(f"{name}: no such set (known: {', '.join(sources.REPOSITORIES)})")
         wanted |= dict.fromkeys([name, *(TASKS[name].ood if name in TASKS else ())])
-    root = sources.data_root(data_root)
+    root = hub.made_root(data_root)
     for name in wanted:
         if name not in names and not sources.REPOSITORIES[name].hub:
-            voice.say(f"{name}: {hub.by_hand(name, root)}; the task does without it")
+            voice.say(f"{name}: {sources.how_to_get(name, root)}; the task does without it")
             continue
         voice.say(f"{name}: in {hub.fetch(name, root, voice.say)}")
 

@@ -1,6 +1,8 @@
 """Pictures given as arrays, tensors or Pillow images, with labels of any kind."""
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -63,3 +65,32 @@ def as_pair(item: Any) -> tuple[Any, Any]:
     if not isinstance(item, tuple | list) or len(item) != 2:
         raise UsageError(f"items are of type {type(item).__name__}: must be (image, label)")
     return item[0], int(item[1]) if isinstance(item[1], Tensor) else item[1]
+
+
+def pairs_in(names: Collection[str], file: Path) -> dict[str, tuple[str, str]]:
+    """The names of pictures and labels by level; half a pair is refused, and so are two sets to train on."""
+    has = f"{file}: has {', '.join(names) or 'nothing'}"
+    train = ("x", "y") if {"x", "y"} & set(names) else ("x_train", "y_train")
+    if train == ("x", "y") and {"x_train", "y_train"} & set(names):
+        raise UsageError(f"{has}: must have either x and y, or x_train and y_train")
+    levels = {"train": train, "val": ("x_val", "y_val"), "test": ("x_test", "y_test")}
+    pairs = {level: keys for level, keys in levels.items() if set(keys) & set(names)}
+    for x, y in pairs.values():
+        if not {x, y} <= set(names):
+            there, lacking = (x, y) if x in names else (y, x)
+            raise UsageError(f"{has}: {there} needs {lacking} (add it, or leave out {there})")
+    if "train" not in pairs:
+        raise UsageError(f"{has}: must have x and y, or x_train and y_train")
+    return pairs
+
+
+def digest_of(given: Mapping[str, tuple[Tensor, Any]], ood: Mapping[str, Tensor]) -> str:
+    """Of pictures and labels as they were given, by level, and of OoD sets by name."""
+    whole = hashlib.sha256()
+    for level, (x, y) in given.items():
+        whole.update(repr((level, tuple(x.shape), y.tolist())).encode())
+        whole.update(x.numpy().data)
+    for key, x in sorted(ood.items()):
+        whole.update(repr((key, tuple(x.shape))).encode())
+        whole.update(x.numpy().data)
+    return whole.hexdigest()

@@ -1,5 +1,6 @@
 """Decoded pictures on the disk, made once: a file for each content and look, whole or absent."""
 
+import glob
 import hashlib
 import json
 import zlib
@@ -30,6 +31,8 @@ class Decoded:
     class_names: tuple[str, ...]
     left_out: tuple[str, ...] = ()
     """Pictures that could not be read, with the reason."""
+    notes: tuple[str, ...] = ()
+    """What else is worth knowing; not kept on the disk."""
 
 
 def silent(_: str) -> None:
@@ -64,7 +67,9 @@ def cached(
         found = read(file)
         if found:
             return found
-        for rest in file.parent.glob(f".{file.name}.*"):  # of a process that was killed while it held the lock
+        for rest in file.parent.glob(
+            f".{glob.escape(file.name)}.*"
+        ):  # of a process that was killed while it held the lock
             rest.unlink(missing_ok=True)
         with own_limit():
             made = build()
@@ -91,6 +96,7 @@ def read(file: Path) -> Decoded | None:
 
 
 def write(file: Path, decoded: Decoded) -> None:
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     facts = {
@@ -99,7 +105,10 @@ def write(file: Path, decoded: Decoded) -> None:
         "crc32": zlib.crc32(decoded.x.numpy().data),
     }
     with written(file) as temporary:
-        save_file({"x": decoded.x, "y": decoded.y}, temporary, {"facts": json.dumps(facts)})
+        try:
+            save_file({"x": decoded.x, "y": decoded.y}, temporary, {"facts": json.dumps(facts)})
+        except SafetensorError as error:  # what it makes of a disk that is full
+            raise RunFailed(f"{file}: could not be written, {error} (free some space)") from error
 
 
 def content_of(files: Sequence[Path], root: Path) -> str:

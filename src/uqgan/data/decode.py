@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 Pixels = npt.NDArray[np.uint8]
+GREY = ("1", "L", "LA", "I", "I;16", "I;16B")
+"""Modes of pictures without colour."""
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
 LARGEST = 100_000_000
 """Pixels of a picture, at most; a few kilobytes can claim to be more than any memory holds."""
@@ -142,7 +144,7 @@ def describe(data: bytes) -> tuple[tuple[int, int], bool]:
 
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-            size, grey_mode = image.size, image.mode in ("1", "L", "LA", "I", "I;16", "I;16B")
+            size, grey_mode = image.size, image.mode in GREY
         if grey_mode:
             return size, True
         small: Any = pixels(data, Look(16, 3)).astype(np.int16)

@@ -1,36 +1,46 @@
 """Samples that are there more than once, pixel for pixel."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 
-def first_copies(sets: Sequence[Tensor]) -> list[Tensor]:
-    """For each sample of these sets, all numbered through, the number of the first one equal to it: mostly its own.
+def first_copies(sets: Sequence[Tensor]) -> Tensor:
+    """For each sample of these sets, numbered through, the number of the first that equals it: mostly its own.
 
     A fast hash finds the few that may be equal; only those are compared.
     """
-    rows = [_rows(x) for x in sets]
+    rows = [_bytes_of(x) for x in sets]
     keys = np.concatenate([_hash(each) for each in rows])
     _, group, sizes = np.unique(keys, return_inverse=True, return_counts=True)
-    first = torch.arange(len(keys))
     starts = np.cumsum([0, *(len(each) for each in rows)])
+    first = torch.arange(len(keys))
     seen: dict[bytes, int] = {}
     for number in np.flatnonzero(sizes[group] > 1).tolist():
         which = int(np.searchsorted(starts, number, side="right")) - 1
         first[number] = seen.setdefault(rows[which][number - starts[which]].tobytes(), number)
-    return list(first.split([len(each) for each in rows]))  # type: ignore[no-untyped-call]
+    return first
 
 
-def _rows(x: Tensor) -> np.ndarray:
-    """A sample's bytes in a row."""
-    return x.contiguous().numpy().reshape(len(x), -1).view(np.uint8)
+def doubles_note(with_test: int, with_training: int) -> list[str]:
+    """What was left out, in words; nothing if nothing was."""
+    found = {"equal a test picture": with_test, "equal another one": with_training}
+    reasons = " and ".join(f"{n:,} {what}" for what, n in found.items() if n)
+    return [f"pictures for training left out: {reasons}, pixel for pixel"] if reasons else []
 
 
-def _hash(rows: np.ndarray) -> np.ndarray:
-    """64 bits a row: its words, weighed by odd numbers drawn once."""
+def _bytes_of(x: Tensor) -> npt.NDArray[np.uint8]:
+    """A row of bytes for each sample."""
+    flat: Any = x.contiguous().flatten(1).numpy()
+    return flat.view(np.uint8)  # type: ignore[no-any-return]
+
+
+def _hash(rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
+    """64 bits a row: its words, weighed by odd numbers."""
     rest = -rows.shape[1] % 8
     words = (np.pad(rows, ((0, 0), (0, rest))) if rest else rows).view(np.uint64)
     weights = np.random.default_rng(0).integers(0, 2**63, words.shape[1], dtype=np.uint64) * 2 + 1

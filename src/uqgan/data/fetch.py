@@ -6,15 +6,26 @@ from pathlib import Path
 from typing import Any
 
 from uqgan.data.cache import Say, silent
-from uqgan.data.sources import REPOSITORIES, check_layout, folder_of, splits_of
+from uqgan.data.sources import REPOSITORIES, check_layout, folder_of, how_to_get, splits_of, told_root
 from uqgan.errors import RunFailed, UsageError
+from uqgan.files import disk_failure
+
+
+def made_root(root: Path | None) -> Path:
+    """Where sets are to be put; made if it isn't there."""
+    place = told_root(root)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise disk_failure(place, error) from error
+    return place
 
 
 def fetch(name: str, root: Path, say: Say = silent) -> Path:
     """Fetch a set; files that are there already are kept. Gives its folder."""
     repository = REPOSITORIES[name]
     if not repository.hub:
-        raise UsageError(f"{name}: no faithful copy is known on the hub ({by_hand(name, root)})")
+        raise UsageError(f"{name}: no faithful copy is known on the hub ({how_to_get(name, root)})")
     snapshot_download = _hub()
     folder = folder_of(name, root)
     patterns = [f"{repository.config}/{split}-*.parquet" for split in (*repository.train, *repository.test)]
@@ -36,7 +47,7 @@ def fetch(name: str, root: Path, say: Say = silent) -> Path:
         splits = splits_of(name, part, root)
         if not splits:
             raise RunFailed(
-                f"{name}: {repository.hub} has no {part} files in {repository.config} ({by_hand(name, root)})"
+                f"{name}: {repository.hub} has no {part} files in {repository.config} ({how_to_get(name, root)})"
             )
         check_layout(name, splits[0], root)
     return folder
@@ -46,15 +57,7 @@ def _failure(name: str, root: Path, error: Exception) -> RunFailed:
     kind = type(error).__name__
     unreachable = any(word in kind for word in ("Connect", "Timeout", "LocalEntryNotFound", "Offline"))
     reason = "no connection to the hub" if unreachable else " ".join(str(error).split())[:200] or kind
-    return RunFailed(f"{name}: could not be fetched from {REPOSITORIES[name].hub}, {reason} ({by_hand(name, root)})")
-
-
-def by_hand(name: str, root: Path) -> str:
-    """How to do without the hub."""
-    repository = REPOSITORIES[name]
-    files = f"{repository.train[0]}-*.parquet and {repository.test[0]}-*.parquet"
-    columns = f"columns {repository.image} (struct of bytes and path, or bytes) and {repository.label}"
-    return f"by hand: place {files} with {columns} in {folder_of(name, root)}"
+    return RunFailed(f"{name}: could not be fetched from {REPOSITORIES[name].hub}, {reason} ({how_to_get(name, root)})")
 
 
 def origin(name: str, root: Path) -> str:

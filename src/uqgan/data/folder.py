@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from uqgan.data.cache import Decoded, Say, cached, content_of
+from uqgan.data.cache import Decoded, Say, cached
 from uqgan.data.decode import Broken, Look, describe, own_limit, pixels
 from uqgan.data.sources import refuse_broken
 from uqgan.errors import UsageError
@@ -65,7 +65,9 @@ class Layout:
 def read_layout(root: Path) -> Layout:
     """Find classes, levels and OoD sets. Class numbers follow the alphabet."""
     top = {folder.name: folder for folder in folders_in(root)}
-    levels = {name: top.pop(name) for name in LEVELS if name in top and (name == "train" or folders_in(top[name]))}
+    levels = {name: top.pop(name) for name in LEVELS if name in top}
+    for folder in levels.values():
+        _refuse_loose(folder)
     if "train" in levels:
         if top:
             strange = sorted(top)[0]
@@ -88,6 +90,17 @@ def read_layout(root: Path) -> Layout:
         ood[shown(Path(folder.name))].add(folder, 0)
     val, test = (_listing(root, levels[name], classes) if name in levels else None for name in ("val", "test"))
     return Layout(root, train, val, test, {name: listing for name, listing in ood.items() if listing.files})
+
+
+def _refuse_loose(level: Path) -> None:
+    """Pictures right in train/, val/, test/ or ood/ belong to nothing."""
+    loose = [each for each in _inside(level) if each.suffix.lower() in ENDINGS and not each.is_dir()]
+    if loose:
+        deeper = "NAME" if level.name == "ood" else "CLASS"
+        raise UsageError(
+            f"{shown(loose[0])}: lies right in {level.name}/, which cannot be a class "
+            f"(put pictures under {level.name}/{deeper}/)"
+        )
 
 
 def _listing(root: Path, level: Path, classes: Sequence[str]) -> Listing:
@@ -131,15 +144,15 @@ def _identity(folder: Path) -> tuple[int, int]:
     return stat.st_dev, stat.st_ino
 
 
-def load_listing(name: str, listing: Listing, look: Look, skip_broken: bool, say: Say) -> Decoded:
-    """The pictures of a listing, decoded once."""
+def load_listing(name: str, listing: Listing, content: str, look: Look, skip_broken: bool, say: Say) -> Decoded:
+    """The pictures of a listing with that content, decoded once."""
 
     def build() -> Decoded:
         say(f"decoding {shown(listing.root)}: {len(listing.files):,} pictures, once")
         return read_files(listing, look)
 
     extra = [listing.class_names, listing.y]
-    decoded = cached("own-" + name, content_of(listing.files, listing.root), look, extra, build, say)
+    decoded = cached("own-" + name, content, look, extra, build, say)
     left_out = (*listing.odd, *decoded.left_out)
     refuse_broken(left_out, listing.root, skip_broken)
     return Decoded(decoded.x, decoded.y, decoded.class_names, left_out)

@@ -1,8 +1,10 @@
 """Own data as a task: a folder, a .npz file, arrays, or any object that gives (image, label)."""
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from uqgan.data.arrays import as_pair, as_pictures, numbered, picture_of, resized
-from uqgan.data.cache import Decoded, Say
+from uqgan.data.arrays import as_pair, as_pictures, digest_of, numbered, pairs_in, picture_of, resized
+from uqgan.data.cache import Decoded, Say, content_of
 from uqgan.data.dataset import Dataset, split_indices
-from uqgan.data.decode import Broken, Look, as_seen
-from uqgan.data.folder import load_listing, read_layout, shown, usual_look
+from uqgan.data.decode import GREY, Broken, Look, as_seen
+from uqgan.data.doubles import doubles_note, first_copies
+from uqgan.data.folder import SAMPLE, Listing, load_listing, read_layout, shown, usual_look
 from uqgan.data.sources import refuse_broken
 from uqgan.data.splits import VALIDATION_SHARE, Task, cut_by_class, cut_ood
 from uqgan.errors import UsageError
@@ -44,12 +47,17 @@ def task_of_folder(
     place = root.resolve()
     tag = hashlib.sha256(str(place).encode(errors="surrogateescape")).hexdigest()[:6]
 
-    def load(level: str, listing: Any) -> Decoded:
-        return load_listing(f"{place.name.replace('.', '-')}-{tag}-{level}", listing, look, skip_broken, say)
+    facts: list[Any] = []
+
+    def load(level: str, listing: Listing, called: str = "") -> Decoded:
+        content = content_of(listing.files, listing.root)
+        facts.append([called or level, listing.class_names, listing.y, content])
+        name = f"{place.name.replace('.', '-')}-{tag}-{level}"
+        return load_listing(name, listing, content, look, skip_broken, say)
 
     given = {"train": layout.train, "val": layout.val, "test": layout.test}
     parts = {level: load(level, listing) for level, listing in given.items() if listing}
-    ood = {name: load(f"ood-{k}", listing) for k, (name, listing) in enumerate(layout.ood.items())}
+    ood = {name: load(f"ood-{k}", listing, f"ood/{name}") for k, (name, listing) in enumerate(layout.ood.items())}
     passed_over: Counter[str] = sum((each.other for each in layout.listings), Counter())
     notes = [f"{n} {ending} files passed over: png, jpg, webp and bmp are read" for ending, n in passed_over.items()]
     broken = [sentence for part in (*parts.values(), *ood.values()) for sentence in part.left_out]
@@ -57,7 +65,8 @@ def task_of_folder(
     if broken:
         notes.append(f"broken: {len(broken):,} pictures in all, left out")
     pictures = {name: part.x for name, part in ood.items()}
-    return own_task(str(place), shown(Path(place.name)), parts, pictures, seed, notes)
+    task = own_task(str(place), shown(Path(place.name)), parts, pictures, seed, notes)
+    return replace(task, digest=hashlib.sha256(json.dumps(facts).encode()).hexdigest())
 
 
 def task_of_npz(file: Path, seed: int, image_size: int | None, channels: int | None, say: Say) -> Task:
@@ -69,14 +78,8 @@ def task_of_npz(file: Path, seed: int, image_size: int | None, channels: int | N
         raise UsageError(f"{file}: not a whole .npz file of arrays ({' '.join(str(error).split())})") from None
     except Exception as error:  # zipfile's and zlib's own errors
         raise UsageError(f"{file}: not a whole .npz file of arrays ({error})") from None
-    levels = {level: (f"x_{level}", f"y_{level}") for level in ("train", "val", "test")}
-    if "x" in arrays:
-        levels = {"train": ("x", "y")}
-    pairs = {level: keys for level, keys in levels.items() if set(keys) <= set(arrays)}
-    if "train" not in pairs:
-        raise UsageError(f"{file}: has {', '.join(arrays) or 'nothing'}: must have x and y, or x_train and y_train")
     ood = {name[4:]: arrays[name] for name in arrays if name.startswith("ood_")}
-    given = {level: (arrays[x], arrays[y]) for level, (x, y) in pairs.items()}
+    given = {level: (arrays[x], arrays[y]) for level, (x, y) in pairs_in(arrays, file).items()}
     return task_of_arrays(str(file.resolve()), file.stem, given, ood, seed, image_size, channels)
 
 
@@ -91,11 +94,8 @@ def task_of_pairs(
     if not len(source):
         raise UsageError("task: holds no pictures")
     say(f"decoding {len(source):,} pictures")
-    first, _ = as_pair(source[0])
-    picture = picture_of(first)
-    look = Look(
-        chosen_size(image_size, min(picture.size), len(source)), channels or (1 if picture.mode in ("1", "L") else 3)
-    )
+    side, usual_channels = look_of_items(source)
+    look = Look(chosen_size(image_size, side, len(source)), channels or usual_channels)
     x = np.empty((len(source), look.channels, look.size, look.size), np.uint8)
     labels: list[Any] = []
     left_out: list[str] = []
@@ -112,7 +112,16 @@ def task_of_pairs(
     if called and names == tuple(str(k) for k in range(len(called))):
         names = tuple(str(name) for name in called)
     part = Decoded(torch.from_numpy(x[: len(labels)]), y, names, tuple(left_out))
-    return own_task("own-data", type(source).__name__, {"train": part}, {}, seed, [])
+    task = own_task("own-data", type(source).__name__, {"train": part}, {}, seed, [])
+    return replace(task, digest=digest_of({"train": (part.x, np.asarray(labels))}, {}))
+
+
+def look_of_items(source: Any) -> tuple[int, int]:
+    """(shorter side, channels) by a look at some items: grey only if all of them are."""
+    rows = range(0, len(source), max(1, len(source) // SAMPLE))
+    pictures = [picture_of(as_pair(source[row])[0]) for row in rows]
+    grey = all(each.mode in GREY for each in pictures)
+    return int(np.median([min(each.size) for each in pictures])), 1 if grey else 3
 
 
 def task_of_arrays(
@@ -137,13 +146,19 @@ def task_of_arrays(
         parts[level] = Decoded(resized(x, look), together[start : start + len(x)], names)
         start += len(x)
     foreign = {key: resized(as_pictures(x, f"ood_{key} of {title}"), look) for key, x in ood.items()}
-    return own_task(name, title, parts, foreign, seed, [])
+    task = own_task(name, title, parts, foreign, seed, [])
+    given_ood = {key: as_pictures(x, key) for key, x in ood.items()}
+    whole = dict(zip(pictures, zip(pictures.values(), labels, strict=True), strict=True))
+    return replace(task, digest=digest_of(whole, given_ood))
 
 
 def own_task(
     name: str, title: str, parts: Mapping[str, Decoded], ood: Mapping[str, Tensor], seed: int, notes: Sequence[str]
 ) -> Task:
     """Cut what isn't given out of the training pictures, the same share of every class."""
+    if "all" in ood:
+        raise UsageError(f"{title}: has an OoD set named all: that is what all sets together are called (rename it)")
+    parts, ood, doubles = once(parts, ood)
     whole, names = parts["train"], parts["train"].class_names
     counts = whole.y.bincount(minlength=len(names)).tolist()
     fewest = names[counts.index(min(counts))]
@@ -178,8 +193,26 @@ def own_task(
         ood_validation=ood_validation,
         outliers=outliers,
     )
-    told = (*chosen(task), *notes, *warnings_of(names, counts))
-    return Task(**{**vars(task), "notes": told})
+    return replace(task, notes=(*chosen(task), *notes, *doubles, *warnings_of(names, counts)))
+
+
+def once(
+    parts: Mapping[str, Decoded], ood: Mapping[str, Tensor]
+) -> tuple[Mapping[str, Decoded], Mapping[str, Tensor], list[str]]:
+    """Each picture only the first time it is there, with test/ before val/ before training before ood/."""
+    levels = [level for level in ("test", "val", "train") if level in parts]
+    sets = [*(parts[level].x for level in levels), *ood.values()]
+    n_test = len(parts["test"].x) if "test" in parts else 0
+    first = first_copies(sets)
+    double = first != torch.arange(len(first))
+    double[:n_test] = False
+    note = doubles_note(int(double[first < n_test].sum()), int(double[first >= n_test].sum()))
+    if not note:
+        return parts, ood, []
+    kept = (~double).split([len(x) for x in sets])  # type: ignore[no-untyped-call]
+    left = {k: replace(parts[k], x=parts[k].x[keep], y=parts[k].y[keep]) for k, keep in zip(levels, kept, strict=False)}
+    foreign = {key: x[keep] for (key, x), keep in zip(ood.items(), kept[len(levels) :], strict=True) if keep.any()}
+    return left, foreign, note
 
 
 def chosen(task: Task) -> list[str]:

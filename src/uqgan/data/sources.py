@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ class Repository:
     image: str = "image"
     label: str = "label"
     train: tuple[str, ...] = ("train", "train_ood", "train_subset")
-    """Splits to train with, all that are there; the second and third are parts of a set that isn't whole."""
+    """Splits to train with; the second and third are parts of a set, for classes that those before lack."""
     test: tuple[str, ...] = ("test",)
     """Splits to test with, the first that is there."""
     revision: str = "main"
@@ -74,12 +74,15 @@ REPOSITORIES: dict[str, Repository] = {
 
 def data_root(root: str | Path | None = None) -> Path:
     """Where the sets are: as told, or UQGAN_DATA, or the place that `uqgan data fetch` fills."""
-    told = str(root) if root else os.environ.get("UQGAN_DATA")
-    if not told:
-        return cache_folder() / "data"
-    if not Path(told).is_dir():
-        raise UsageError(f"{'--data-root' if root else 'UQGAN_DATA'} = {told}: no such folder")
-    return Path(told)
+    place = told_root(root)
+    if place != cache_folder() / "data" and not os.path.isdir(place):  # noqa: PTH112
+        raise UsageError(f"{'--data-root' if root else 'UQGAN_DATA'} = {place}: no such folder")
+    return place
+
+
+def told_root(root: str | Path | None = None) -> Path:
+    """The same, whether it's there or not."""
+    return Path(root or os.environ.get("UQGAN_DATA") or cache_folder() / "data")
 
 
 def folder_of(name: str, root: Path) -> Path:
@@ -114,7 +117,8 @@ def rows_of(name: str, split: str, root: Path) -> int:
 def how_to_get(name: str, root: Path) -> str:
     """Both ways, as a sentence."""
     repository = REPOSITORIES[name]
-    by_hand = f"place {repository.train[0]}-*.parquet and {repository.test[0]}-*.parquet in {folder_of(name, root)}"
+    files = f"{repository.train[0]}-*.parquet and {repository.test[0]}-*.parquet"
+    by_hand = f"place {files} with columns {repository.image} and {repository.label} in {folder_of(name, root)}"
     return f"uqgan data fetch {name}, or {by_hand}" if repository.hub else by_hand
 
 
@@ -132,13 +136,25 @@ def load_part(
     decoded = [load_split(name, split, size, channels, root, skip_broken, say) for split in splits]
     if not decoded:
         return None
-    if len(decoded) == 1:
-        return decoded[0]
+    whole = decoded[0]
+    for split, more in zip(splits[1:], decoded[1:], strict=True):
+        whole = with_new_classes(whole, more, f"{name}, {split}")
+    return whole
+
+
+def with_new_classes(whole: Decoded, more: Decoded, called: str) -> Decoded:
+    """Both splits, the second only with classes that the first lacks: of others it may hold the same pictures again."""
+    new = ~torch.isin(more.y, whole.y)
+    n = int((~new).sum())
+    said = (f"{n:,} pictures of {called} left out: their classes are in another training split",) if n else ()
+    if n == len(new):
+        return replace(whole, notes=(*whole.notes, *said))
     return Decoded(
-        torch.cat([each.x for each in decoded]),
-        torch.cat([each.y for each in decoded]),
-        decoded[0].class_names,
-        tuple(sentence for each in decoded for sentence in each.left_out),
+        torch.cat([whole.x, more.x[new] if n else more.x]),
+        torch.cat([whole.y, more.y[new]]),
+        whole.class_names,
+        (*whole.left_out, *more.left_out),
+        (*whole.notes, *said),
     )
 
 

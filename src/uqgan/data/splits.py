@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 from uqgan.data.dataset import Dataset, permutation, split_indices
+from uqgan.data.doubles import doubles_note, first_copies
+from uqgan.errors import UsageError
 from uqgan.shapes import Probs
 
 VALIDATION_SHARE = 0.2
@@ -17,7 +19,11 @@ OOD_VALIDATION_SHARE = 0.3
 
 @dataclass(frozen=True)
 class Task:
-    """What a method is trained and tested on. No sample is in two of these sets."""
+    """What a method is trained and tested on.
+
+    No sample is in two of these sets, not even as a copy with equal pixels; only what is tested on, `test` and `ood`,
+    stays as its set has it.
+    """
 
     name: str
     title: str
@@ -80,7 +86,8 @@ def split_task(
     """The paper's splits of raw train and test sets: first all of the training set is cut, then classes are chosen.
 
     Where only part of the official training set is on the machine, that part is cut: the shares are the paper's, the
-    samples are not. Test data are files of their own, so they are never cut from what is trained on.
+    samples are not. Test data are files of their own; copies of them are taken out of what is trained on after the
+    cut, so that all other samples stay where they are.
     """
     indices = cut(len(train), seed)
     if known is not None:
@@ -90,7 +97,7 @@ def split_task(
         train, test = Dataset(train.x, torch.searchsorted(chosen, train.y)), test.keep(chosen.tolist())
     parts = [train[index] for index in indices]
     outliers, ood_validation = cut_ood(ood_train, seed)
-    return Task(
+    task = Task(
         name=name,
         title=title,
         class_names=class_names,
@@ -104,6 +111,39 @@ def split_task(
         flip=flip,
         missing=dict(missing or {}),
         notes=notes,
+    )
+    return distinct(task)
+
+
+def distinct(task: Task) -> Task:
+    """The task without those training samples that are in an earlier part too; what is tested on comes first."""
+    seen = [task.train, task.validation, task.calibration]
+    foreign = [*task.outliers.values(), *task.ood_validation.values()]
+    sets = [task.test.x, *task.ood.values(), *(data.x for data in seen), *foreign]
+    n_tests = 1 + len(task.ood)
+    sizes = [len(x) for x in sets]
+    part = torch.arange(len(sets)).repeat_interleave(torch.tensor(sizes))
+    home = part[first_copies(sets)]
+    double = (home != part) & (part >= n_tests)
+    if not double.any():
+        return task
+    kept = (~double).split(sizes)[n_tests:]  # type: ignore[no-untyped-call]
+    train, validation, calibration = (
+        data if keep.all() else data[keep] for data, keep in zip(seen, kept[:3], strict=True)
+    )
+    lost = set(task.train.y.tolist()) - set(train.y.tolist())
+    if lost:
+        names = ", ".join(task.class_names[k] for k in sorted(lost))
+        raise UsageError(f"{task.name}: every training picture of {names} is a test picture too (choose other files)")
+    rest = [x if keep.all() else x[keep] for x, keep in zip(foreign, kept[3:], strict=True)]
+    return replace(
+        task,
+        train=train,
+        validation=validation,
+        calibration=calibration,
+        outliers=dict(zip(task.outliers, rest[: len(task.outliers)], strict=True)),
+        ood_validation=dict(zip(task.ood_validation, rest[len(task.outliers) :], strict=True)),
+        notes=(*task.notes, *doubles_note(int((home[double] < n_tests).sum()), int((home[double] >= n_tests).sum()))),
     )
 
 
@@ -130,12 +170,12 @@ def cut_by_class(y: Tensor, share: float, seed: int, at_least: int = 1) -> tuple
     """Indices of what is left and of the share, the latter the same part of every class: for small sets."""
     order = permutation(len(y), seed)
     rest, part = [], []
-    for k in range(int(y.max()) + 1):
+    for k in sorted(set(y.tolist())):
         members = order[y[order] == k]
         n = min(len(members), max(at_least, round(share * len(members))))
         part.append(members[:n])
         rest.append(members[n:])
-    indices = torch.cat(rest), torch.cat(part)
+    indices = torch.cat([order[:0], *rest]), torch.cat([order[:0], *part])
     assert_disjoint(len(y), *indices)
     return indices
 

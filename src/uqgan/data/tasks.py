@@ -85,15 +85,15 @@ def load_task(
     if not isinstance(source, str | os.PathLike):
         return own.task_of_pairs(source, seed, image_size, channels, skip_broken, say)
     name = os.fspath(source)
-    base, _, ranges = name.partition("+")
-    if base in TASKS:
-        return _known_task(name, base, ranges, seed, root, skip_broken, say)
+    family, _, ranges = name.partition("+")
+    if family in TASKS:
+        return _known_task(name, family, ranges, seed, root, skip_broken, say)
     path = Path(name)
-    if path.is_dir():
+    if os.path.isdir(name):  # noqa: PTH112  # unlike Path's, false for names that no disk takes
         return own.task_of_folder(path, seed, image_size, channels, skip_broken, say)
-    if path.suffix == ".npz" and path.is_file():
+    if path.suffix == ".npz" and os.path.isfile(name):  # noqa: PTH113
         return own.task_of_npz(path, seed, image_size, channels, say)
-    close = difflib.get_close_matches(base, TASKS, n=1)
+    close = difflib.get_close_matches(family, TASKS, n=1)
     fix = f"did you mean {close[0]}?" if close else f"known: {', '.join(TASKS)}"
     if os.sep in name or path.suffix == ".npz":
         raise UsageError(f"task = {name}: no such folder or .npz file")
@@ -101,17 +101,22 @@ def load_task(
 
 
 def _known_task(
-    name: str, base: str, ranges: str, seed: int, root: str | Path | None, skip_broken: bool, say: Say
+    name: str, family: str, ranges: str, seed: int, root: str | Path | None, skip_broken: bool, say: Say
 ) -> Task:
-    if base in TOYS:
+    if family in TOYS:
         if ranges:
-            raise UsageError(f"task = {name}: a toy has no other classes to choose from (write {base})")
-        return _toy_task(base, seed)
-    outline = TASKS[base]
+            raise UsageError(f"task = {name}: a toy has no other classes to choose from (write {family})")
+        return _toy_task(family, seed)
+    outline = TASKS[family]
     known = parse_classes(ranges, outline.n_classes) if ranges else outline.known
-    if base == "digits":
+    if family == "digits":
         return _digits_task(name, known, seed)
-    return _Shelf(outline, sources.data_root(root), skip_broken, say).task(name, base, known, seed)
+    return _Shelf(outline, sources.data_root(root), skip_broken, say).task(name, family, known, seed)
+
+
+def _title(family: str, known: Sequence[int]) -> str:
+    outline = TASKS[family]
+    return outline.title if list(known) == list(outline.known) else f"{family}: {class_ranges(known)} known"
 
 
 def parse_classes(text: str, n_classes: int) -> list[int]:
@@ -150,20 +155,22 @@ class _Shelf:
     skip_broken: bool
     say: Say
 
-    def task(self, name: str, base: str, known: Sequence[int], seed: int) -> Task:
-        self._announce([base, *self.outline.ood])
-        train, test = self._part(base, "train"), self._part(base, "test")
+    def task(self, name: str, family: str, known: Sequence[int], seed: int) -> Task:
+        self._announce([family, *self.outline.ood])
+        train, test = self._part(family, "train"), self._part(family, "test")
         if train is None or test is None:
             lacking = "training pictures" if train is None else "test pictures"
-            how = sources.how_to_get(base, self.root)
-            raise UsageError(f"task = {name}: no {lacking} of {base} in {self.root} ({how})")
-        self._enough_classes(base, train, test, known)
+            how = sources.how_to_get(family, self.root)
+            raise UsageError(f"task = {name}: no {lacking} of {family} in {self.root} ({how})")
+        self._enough_classes(family, train, test, known)
         others = sorted(set(range(self.outline.n_classes)) - set(known))
-        rest = f"{base}+{class_ranges(others)}"
+        rest = f"{family}+{class_ranges(others)}"
         seen, unseen = Dataset(train.x, train.y), Dataset(test.x, test.y)
         ood_train, ood_test = {rest: seen.keep(others).x}, {rest: unseen.keep(others).x}
         missing: dict[str, str] = {}
-        notes = [*self._notes(base, train, known), *_left_out(base, train, test)]
+        names = tuple(train.class_names[k] for k in known)
+        counts = train.y.bincount()[list(known)].tolist()
+        notes = [*self._notes(family, train), *_left_out(family, train, test), *own.warnings_of(names, counts)]
         for key in self.outline.ood:
             foreign_train, foreign = self._part(key, "train"), self._part(key, "test")
             if foreign is None:
@@ -177,8 +184,8 @@ class _Shelf:
             notes += _left_out(key, foreign, foreign_train)
         return split_task(
             name=name,
-            title=TASKS[base].title if known == TASKS[base].known else f"{base}: {class_ranges(known)} known",
-            class_names=tuple(train.class_names[k] for k in known),
+            title=_title(family, known),
+            class_names=names,
             train=seen,
             test=unseen,
             ood_train=ood_train,
@@ -202,35 +209,36 @@ class _Shelf:
         if size >= LARGE:
             self.say(f"{rows:,} pictures take {size / 2**30:.1f} GiB of memory")
 
-    def _enough_classes(self, base: str, train: Decoded, test: Decoded, known: Sequence[int]) -> None:
+    def _enough_classes(self, family: str, train: Decoded, test: Decoded, known: Sequence[int]) -> None:
         n = self.outline.n_classes
         for part, decoded in (("training", train), ("test", test)):
             counts = decoded.y.bincount(minlength=n)
             if len(counts) > n or len(decoded.class_names) != n:
-                raise UsageError(f"{base} in {self.root}: has {len(decoded.class_names)} classes: must have {n}")
+                raise UsageError(f"{family} in {self.root}: has {len(decoded.class_names)} classes: must have {n}")
             empty = [decoded.class_names[k] for k in known if not counts[k]]
             if empty:
                 raise UsageError(
-                    f"{base} in {self.root}: no {part} pictures of {', '.join(empty)} (choose other classes)"
+                    f"{family} in {self.root}: no {part} pictures of {', '.join(empty)} (choose other classes)"
                 )
 
-    def _notes(self, base: str, train: Decoded, known: Sequence[int]) -> list[str]:
+    def _notes(self, family: str, train: Decoded) -> list[str]:
         """Where the training set isn't the official one."""
-        if base == "tiny-imagenet" and train.class_names != sources.official_classes():
+        if family == "tiny-imagenet" and train.class_names != sources.official_classes():
             return [
-                f"{base} here has other class names than wnids.txt, or another order: its halves aren't the paper's"
+                f"{family} here has other class names than wnids.txt, or another order: its halves aren't the paper's"
             ]
         counts = train.y.bincount(minlength=self.outline.n_classes).tolist()
-        few = [k for k, count in enumerate(counts) if count < max(counts) and k not in known]
-        if not few or "train_ood" not in sources.splits_of(base, "train", self.root):
+        few = [k for k, count in enumerate(counts) if count < max(counts)]
+        if not few or "train_ood" not in sources.splits_of(family, "train", self.root):
             return []
         n = sum(counts[k] for k in few)
-        return [f"only {n:,} training pictures of the classes {class_ranges(few)} of {base} are here"]
+        return [f"only {n:,} training pictures of the classes {class_ranges(few)} of {family} are here"]
 
 
 def _left_out(name: str, *parts: Decoded | None) -> list[str]:
     n = sum(len(part.left_out) for part in parts if part)
-    return [f"{n} broken pictures of {name} left out"] if n else []
+    broken = [f"{n} broken pictures of {name} left out"] if n else []
+    return [*broken, *(note for part in parts if part for note in part.notes)]
 
 
 def _toy_task(name: str, seed: int, n: int = 100_000, n_test: int = 10_000) -> Task:
@@ -268,7 +276,7 @@ def _digits_task(name: str, known: Sequence[int], seed: int, test_share: float =
 
     return split_task(
         name=name,
-        title=TASKS["digits"].title,
+        title=_title("digits", known),
         class_names=tuple(str(k) for k in known),
         train=train.keep(known),
         test=test.keep(known),

@@ -18,11 +18,7 @@ class Generator(nn.Module):
         super().__init__()
         self.n_classes, self.noise = n_classes, noise
         sizes = (noise + n_classes, 1024, 512, 256)
-        hidden = [
-            layer
-            for a, b in pairwise(sizes)
-            for layer in (nn.Linear(a, b), nn.ReLU(), nn.BatchNorm1d(b))
-        ]
+        hidden = [layer for a, b in pairwise(sizes) for layer in (nn.Linear(a, b), nn.ReLU(), nn.BatchNorm1d(b))]
         self.layers = nn.Sequential(*hidden, nn.Linear(sizes[-1], dim))
         self.apply(_small_weights)
 
