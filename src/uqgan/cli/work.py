@@ -273,6 +273,8 @@ def show_scores(found: dict[str, Any]) -> None:
         table.add_row(title, cell(scores[key], intervals[key]))
     out = Console(highlight=False)
     out.print(table)
+    if not scores["sets"] and not found["missing"]:
+        return
     table = Table(
         "%", "AUROC", "AUROC by foreignness", "FPR95 (known positive)", title="OoD sets", title_justify="left"
     )
