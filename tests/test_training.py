@@ -213,3 +213,9 @@ def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     uqgan.fit("one-vs-all", "moons", epochs=1, batch_size=50_000)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_out_of_time_in_the_autoencoder_says_that_there_is_no_classifier_and_how_to_go_on(tmp_path: Path) -> None:
+    with pytest.raises(Stopped, match=r"of autoencoder, before there is a classifier \(saved, --resume goes on\)"):
+        uqgan.fit("uqgan", "digits", folder=tmp_path / "run", max_minutes=1e-9)
+    assert (tmp_path / "run" / "resume" / "autoencoder.safetensors").exists()

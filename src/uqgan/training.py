@@ -89,7 +89,7 @@ class Best:
 
     def restore(self) -> None:
         if self.step < 0:
-            raise Stopped("stopped before the first validation: there is no classifier to keep yet")
+            raise Stopped("stopped before the first validation: there is no classifier to keep yet (--resume goes on)")
         self.net.load_state_dict(self.state)
 
 
@@ -112,6 +112,11 @@ class Stage:
         return self.log.folder / "resume" / f"{self.name}.safetensors" if self.log.folder else None
 
     @property
+    def afterwards(self) -> str:
+        """What is left when it stops early, as words."""
+        return "saved, --resume goes on" if self.file else "nothing is saved"
+
+    @property
     def steps(self) -> range:
         """Those still to do."""
         return range(self.done, self.total)
@@ -129,7 +134,7 @@ class Stage:
         self.save()
         where = f"at step {self.done} of {self.total} of {self.name}"
         if interrupted():
-            raise Stopped(f"stopped by hand {where} ({'saved, --resume goes on' if self.file else 'nothing is saved'})")
+            raise Stopped(f"stopped by hand {where} ({self.afterwards})")
         if self.done < self.total:
             self.log.stopped = f"out of time {where}"
 

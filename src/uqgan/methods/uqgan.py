@@ -151,7 +151,7 @@ def fit_autoencoder(A: Autoencoder, task: Task, config: AutoencoderConfig, log: 
                 best.offer(-validation, step)
                 stage.record(step, reconstruction=loss, validation=validation)
     if log.stopped:
-        raise Stopped(log.stopped)
+        raise Stopped(f"{log.stopped}, before there is a classifier ({stage.afterwards})")
     best.restore()
 
 
