@@ -32,6 +32,8 @@ class AutoencoderConfig(Settings):
     """Samples a step."""
     lr: float = Field(1e-3, gt=0)
     """Adam's learning rate; a tenth of it after a quarter of the epochs, a hundredth after half of them."""
+    cached: bool = True
+    """Take the weights of an earlier run with the same settings, data and seed, where there are any."""
 
 
 class SupervisedConfig(Settings):
@@ -85,12 +87,16 @@ class Config(Settings):
     """Network: mlp (points), lenet (32 pixels), resnet (32 or 64 pixels)."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     """Of the convolutional networks; auto is bf16 on GPUs that have it, else fp32. Losses are always fp32."""
-    compile: bool = True
-    """Compile the convolutional networks where that pays (CUDA)."""
+    compile: Literal["auto", "always", "never"] = "auto"
+    """On CUDA, make iterations faster after a minute or more of compiling; auto does so for ResNets, where it pays."""
     uqgan: UqganConfig = UqganConfig()
     autoencoder: AutoencoderConfig = AutoencoderConfig()
     one_vs_all: SupervisedConfig = SupervisedConfig()
     cross_entropy: SupervisedConfig = SupervisedConfig()
+
+    @property
+    def compiles(self) -> bool:
+        return self.compile == "always" or (self.compile == "auto" and self.classifier == "resnet")
 
 
 def load_config(

@@ -263,10 +263,10 @@ def fit_supervised(
     device = task.train.x.device
     epoch_steps = task.train.steps_per_epoch(settings.batch_size, drop_last=False)
     total = settings.epochs * epoch_steps
-    optimizer, best = adam(net, weight_decay=settings.weight_decay, compiled=config.compile), Best(net)
+    optimizer, best = adam(net, weight_decay=settings.weight_decay, compiled=config.compiles), Best(net)
     stage = Stage(log, name, total, {"classifier": net, "optimizer": optimizer, "best": best})
     batches = task.train.batches(settings.batch_size, stage.steps, log.seed, drop_last=False, flip=task.flip)
-    objective = compiled(lambda x, y: loss_of(net(x), y), device, config.compile)
+    objective = compiled(lambda x, y: loss_of(net(x), y), device, config.compiles)
 
     def train_step(x: Images, y: Labels) -> Scalar:
         loss = objective(x, y)

@@ -65,7 +65,7 @@ class Predictor(nn.Module):
             prepare(cast(Networks, nets).classifier, config.precision)
         if self.shield:
             prepare(self.shield.autoencoder, config.precision, "encode", "decode_logits")
-        self._fast = compiled(self._logits, self.prior.device, config.compile)
+        self._fast = compiled(self._logits, self.prior.device, config.compiles)
 
     @torch.no_grad()
     def predict(self, x: Tensor, seed: int | None = None) -> Prediction:

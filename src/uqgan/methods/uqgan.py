@@ -12,21 +12,21 @@ from torch.optim import Optimizer
 
 from uqgan.acceleration import Aside, accelerate, compiled
 from uqgan.config import Config
-from uqgan.data.dataset import CHUNK, as_input, equal_chunks
+from uqgan.data.dataset import equal_chunks
 from uqgan.data.tasks import Task
-from uqgan.log import Log, Stopped
+from uqgan.log import Log
 from uqgan.losses import (
     block_layout,
     classifier_loss,
     critic_loss,
     out_of_class_loss,
-    reconstruction_loss,
     spread_loss,
 )
 from uqgan.methods.method import Networks
 from uqgan.models.autoencoders import Autoencoder, make_autoencoder
 from uqgan.models.classifiers import make_classifier
 from uqgan.models.gan import Critic, Generator, Shield
+from uqgan.pretraining import pretrain
 from uqgan.shapes import Codes, Images, Labels, Prior, Scalar
 from uqgan.training import Best, Parts, Stage, accuracy_on, adam, decay, frozen, memory_advice, minimize, set_lr
 
@@ -49,7 +49,7 @@ def fit(nets: Networks, task: Task, config: Config, log: Log, outliers: Tensor |
     assert nets.shield is not None
     C, G, A = nets.classifier, nets.shield.generator, nets.shield.autoencoder
     if config.autoencoder.kind != "identity":
-        fit_autoencoder(A, task, config, log)
+        pretrain(A, task, config, log)
     fit_jointly(C, G, A.eval().requires_grad_(False), task, config, log)
 
 
@@ -93,11 +93,11 @@ class Game:
         self.C, self.G, self.D, self.A = C, G.eval(), D, A
         self.prior, self.settings = prior, config.uqgan
         self.layout = block_layout(prior, config.uqgan.batch_size) if prior.is_cuda else None
-        self.opt_C = adam(C, compiled=config.compile)
-        self.opt_G = adam(G, GAN_BETAS, compiled=config.compile)
-        self.opt_D = adam(D, GAN_BETAS, compiled=config.compile)
+        self.opt_C = adam(C, compiled=config.compiles)
+        self.opt_G = adam(G, GAN_BETAS, compiled=config.compiles)
+        self.opt_D = adam(D, GAN_BETAS, compiled=config.compiles)
         for name in ("critic_objective", "generator_objective", "classifier_objective", "codes", "images"):
-            setattr(self, name, compiled(getattr(self, name), prior.device, config.compile))
+            setattr(self, name, compiled(getattr(self, name), prior.device, config.compiles))
         self.aside = Aside(prior.device)
 
     @property
@@ -170,46 +170,3 @@ def encode_all(A: Autoencoder, task: Task) -> Codes:
     views = [data.x, data.x.flip(3)] if task.flip else [data.x]
     chunks = [zip(equal_chunks(x), equal_chunks(data.y), strict=True) for x in views]
     return torch.cat([torch.cat([A.encode(x, y) for x, y in each])[: len(data)] for each in chunks])
-
-
-def fit_autoencoder(A: Autoencoder, task: Task, config: Config, log: Log) -> None:
-    """Eq. 6 on the in-distribution data; the weights of least validation loss are kept."""
-    settings, device = config.autoencoder, task.train.x.device
-    epoch_steps = task.train.steps_per_epoch(settings.batch_size, drop_last=False)
-    optimizer, best = adam(A.train(), compiled=config.compile), Best(A)
-    parts: Parts = {"A": A, "optimizer": optimizer, "best": best}
-    stage = Stage(log, "autoencoder", settings.epochs * epoch_steps, parts)
-    batches = task.train.batches(settings.batch_size, stage.steps, log.seed, drop_last=False, flip=task.flip)
-    objective = compiled(lambda x, y: reconstruction_loss(A(x, y), x), device, config.compile)
-
-    def train_step(x: Images, y: Labels) -> Scalar:
-        loss = objective(x, y)
-        minimize(optimizer, loss)
-        return loss.detach()
-
-    train_step = accelerate(train_step, device, log.say)
-    with memory_advice("autoencoder.batch_size", settings.batch_size):
-        for step, (x, y, _) in zip(stage, batches, strict=False):
-            epoch = step // epoch_steps
-            falls = (4 * epoch >= settings.epochs) + (2 * epoch >= settings.epochs)
-            set_lr(optimizer, settings.lr * 0.1**falls)
-            loss = train_step(x, y)
-            if (step + 1) % epoch_steps == 0:
-                validation = validate_autoencoder(A, task)
-                best.offer(-validation, step)
-                stage.record(step, reconstruction=loss, validation=validation)
-    if log.stopped:
-        raise Stopped(f"{log.stopped}, before there is a classifier ({stage.afterwards})")
-    best.restore()
-
-
-@torch.no_grad()
-def validate_autoencoder(A: Autoencoder, task: Task) -> float:
-    """Eq. 6 on the validation data, with the batch norm's running statistics."""
-    A.eval()
-    total = 0.0
-    for images, y in zip(torch.split(task.validation.x, CHUNK), torch.split(task.validation.y, CHUNK), strict=True):
-        x = as_input(images)
-        total += float(reconstruction_loss(A(x, y), x)) * len(y)
-    A.train()
-    return total / len(task.validation)
