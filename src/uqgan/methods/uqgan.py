@@ -27,7 +27,8 @@ from uqgan.methods.method import Networks
 from uqgan.models.autoencoders import Autoencoder, make_autoencoder
 from uqgan.models.classifiers import make_classifier
 from uqgan.models.gan import Critic, Generator, Shield
-from uqgan.shapes import Codes, Images, Labels, Prior, Scalar
+from uqgan.models.own import has_batch_norm
+from uqgan.shapes import Codes, Images, Labels, Logits, Prior, Scalar
 from uqgan.training import Best, Parts, Stage, accuracy_on, adam, decay, frozen, memory_advice, minimize, set_lr
 
 GAN_BETAS = (0.0, 0.9)
@@ -40,10 +41,10 @@ class Losses(NamedTuple):
     classifier: Scalar
 
 
-def networks(shape: tuple[int, ...], n_classes: int, config: Config, dropout: float) -> Networks:
+def networks(shape: tuple[int, ...], n_classes: int, config: Config, dropout: float, own: nn.Module | None) -> Networks:
     A = make_autoencoder(config.autoencoder.kind, shape, n_classes, config.autoencoder.dim)
     G = Generator(A.dim, n_classes, config.uqgan.noise)
-    return Networks(make_classifier(config.classifier, shape, n_classes, dropout), Shield(G, A))
+    return Networks(make_classifier(config.classifier, shape, n_classes, dropout, own), Shield(G, A))
 
 
 def fit(nets: Networks, task: Task, config: Config, log: Log, outliers: Tensor | None) -> None:
@@ -99,7 +100,7 @@ def iteration(
             minimize(opt_D, d_loss)
 
         # min_G, Eq. 8: close to the class for D, outside it for C, on all its sides for L_R.
-        with frozen(C, D):
+        with frozen(C.eval(), D):
             z_fake = G.train()(y)  # batch statistics here only; running ones above and below
             g_loss = (
                 -D(z_fake, y).mean()
@@ -111,13 +112,22 @@ def iteration(
         # min_C, Eq. 9: in-class on x, out-of-class on other classes and on x̃.
         with torch.no_grad():
             x_fake = A.decode(generate(G, y), y)
+        C.train()
         for _ in range(settings.classifier_steps):
-            real, fake = C(torch.cat([x, x_fake])).chunk(2)
+            real, fake = both(C, x, x_fake)
             c_loss = classifier_loss(real, fake, y, prior, settings.lambda_real)
             minimize(opt_C, c_loss)
         return Losses(d_loss.detach(), g_loss.detach(), c_loss.detach())
 
     return iterate
+
+
+def both(C: nn.Module, x: Images, x_fake: Images) -> tuple[Logits, Logits]:
+    """Logits of real and generated samples: as one batch, but where a batch norm would mix them."""
+    if has_batch_norm(C):
+        return C(x), C(x_fake)
+    real, fake = C(torch.cat([x, x_fake])).chunk(2)
+    return real, fake
 
 
 @torch.no_grad()
