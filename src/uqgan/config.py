@@ -83,8 +83,8 @@ class UqganConfig(Settings):
 class Config(Settings):
     """All settings of a run; a method reads the sections of its recipe."""
 
-    classifier: Literal["mlp", "lenet", "resnet"] = "mlp"
-    """Network: mlp (points), lenet (32 pixels), resnet (32 or 64 pixels)."""
+    classifier: Literal["mlp", "lenet", "resnet", "own"] = "mlp"
+    """Network: mlp (points), lenet (32 pixels), resnet (32 or 64 pixels), own (any that is handed in, in Python)."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     """Of the convolutional networks; auto is bf16 on GPUs that have it, else fp32. Losses are always fp32."""
     compile: Literal["auto", "always", "never"] = "auto"
@@ -118,7 +118,7 @@ def parse(tree: Mapping[str, Any]) -> Config:
         config = Config.model_validate(tree)
     except ValidationError as error:
         raise UsageError("; ".join(explain(error))) from None
-    if (config.classifier == "mlp") != (config.autoencoder.kind == "identity"):
+    if config.classifier != "own" and (config.classifier == "mlp") != (config.autoencoder.kind == "identity"):
         raise UsageError(
             f"classifier = {config.classifier}: does not go with autoencoder.kind = {config.autoencoder.kind} "
             "(points take mlp and identity, images the others)"
@@ -135,6 +135,7 @@ def check_networks(config: Config, shape: tuple[int, ...]) -> None:
         "lenet": len(shape) == 3 and side == 32,
         "small": len(shape) == 3 and side % 4 == 0,
         "resnet": len(shape) == 3 and side in (32, 64),
+        "own": True,
     }
     for name, kind in (("classifier", config.classifier), ("autoencoder.kind", config.autoencoder.kind)):
         if not takes[kind]:

@@ -73,18 +73,20 @@ def decay(start: float, end: float, step: int, total: int) -> float:
 @contextmanager
 def frozen(*nets: nn.Module) -> Iterator[None]:
     """Gradients flow through these networks but not into their weights."""
-    for net in nets:
-        net.requires_grad_(False)
+    weights = [weight for net in nets for weight in net.parameters() if weight.requires_grad]
+    for weight in weights:
+        weight.requires_grad_(False)
     try:
         yield
     finally:
-        for net in nets:
-            net.requires_grad_(True)
+        for weight in weights:
+            weight.requires_grad_(True)
 
 
 @torch.no_grad()
 def accuracy_on(net: nn.Module, data: Dataset) -> float:
     """Share of samples whose largest logit is the true class's."""
+    net.eval()
     labels = torch.cat([net(x).argmax(1) for x in equal_chunks(data.x)])
     return float((labels[: len(data)] == data.y).sum()) / len(data)
 
@@ -269,6 +271,7 @@ def fit_supervised(
     objective = compiled(lambda x, y: loss_of(net(x), y), device, config.compiles)
 
     def train_step(x: Images, y: Labels) -> Scalar:
+        net.train(len(x) > 1)  # one sample alone has no batch statistics
         loss = objective(x, y)
         minimize(optimizer, loss)
         return loss.detach()

@@ -26,6 +26,7 @@ from uqgan.methods.method import Networks
 from uqgan.models.autoencoders import Autoencoder, make_autoencoder
 from uqgan.models.classifiers import make_classifier
 from uqgan.models.gan import Critic, Generator, Shield
+from uqgan.models.own import has_batch_norm
 from uqgan.pretraining import pretrain
 from uqgan.shapes import Codes, Images, Labels, Prior, Scalar
 from uqgan.training import Best, Parts, Stage, accuracy_on, adam, decay, frozen, memory_advice, minimize, set_lr
@@ -39,10 +40,10 @@ class Losses(NamedTuple):
     classifier: Scalar
 
 
-def networks(shape: tuple[int, ...], n_classes: int, config: Config, dropout: float) -> Networks:
+def networks(shape: tuple[int, ...], n_classes: int, config: Config, dropout: float, own: nn.Module | None) -> Networks:
     A = make_autoencoder(config.autoencoder.kind, shape, n_classes, config.autoencoder.dim)
     G = Generator(A.dim, n_classes, config.uqgan.noise)
-    return Networks(make_classifier(config.classifier, shape, n_classes, dropout), Shield(G, A))
+    return Networks(make_classifier(config.classifier, shape, n_classes, dropout, own), Shield(G, A))
 
 
 def fit(nets: Networks, task: Task, config: Config, log: Log, outliers: Tensor | None) -> None:
@@ -92,6 +93,7 @@ class Game:
     def __init__(self, C: nn.Module, G: Generator, D: Critic, A: Autoencoder, prior: Prior, config: Config) -> None:
         self.C, self.G, self.D, self.A = C, G.eval(), D, A
         self.prior, self.settings = prior, config.uqgan
+        self.apart = has_batch_norm(C)  # it would mix real and generated samples
         self.layout = block_layout(prior, config.uqgan.batch_size) if prior.is_cuda else None
         self.opt_C = adam(C, compiled=config.compiles)
         self.opt_G = adam(G, GAN_BETAS, compiled=config.compiles)
@@ -122,13 +124,14 @@ class Game:
 
     def train_generator(self, z: Codes, y: Labels) -> Scalar:
         self.G.train()  # batch statistics here only; running ones in the other phases
-        with frozen(self.C, self.D):
+        with frozen(self.C.eval(), self.D):
             loss = self.generator_objective(z, y)
             minimize(self.opt_G, loss)
         self.G.eval()
         return loss.detach()
 
     def train_classifier(self, x: Images, x_fake: Images, y: Labels) -> Scalar:
+        self.C.train()
         for _ in range(self.settings.classifier_steps):
             loss = self.classifier_objective(x, x_fake, y)
             minimize(self.opt_C, loss)
@@ -149,7 +152,10 @@ class Game:
 
     def classifier_objective(self, x: Images, x_fake: Images, y: Labels) -> Scalar:
         """min_C, Eq. 9: in-class on x, out-of-class on other classes and on x̃."""
-        real, fake = self.C(torch.cat([x, x_fake])).chunk(2)
+        if self.apart:
+            real, fake = self.C(x), self.C(x_fake)
+        else:
+            real, fake = self.C(torch.cat([x, x_fake])).chunk(2)
         return classifier_loss(real, fake, y, self.prior, self.settings.lambda_real)
 
     @torch.no_grad()

@@ -5,6 +5,7 @@ import math
 from torch import nn
 
 from uqgan.models.layers import down_path, dropout, init_resnet
+from uqgan.models.own import OwnClassifier
 
 
 class MLP(nn.Sequential):
@@ -53,6 +54,10 @@ class ResNet(nn.Sequential):
 CLASSIFIERS: dict[str, type[MLP] | type[LeNet] | type[ResNet]] = {"mlp": MLP, "lenet": LeNet, "resnet": ResNet}
 
 
-def make_classifier(kind: str, shape: tuple[int, ...], n_classes: int, p: float = 0.0) -> nn.Module:
-    """The classifier of that kind for inputs of `shape`, with dropout `p` if any."""
+def make_classifier(
+    kind: str, shape: tuple[int, ...], n_classes: int, p: float = 0.0, own: nn.Module | None = None
+) -> nn.Module:
+    """The classifier of that kind for inputs of `shape`, with dropout `p` if any; or a copy of one's own."""
+    if own is not None:
+        return OwnClassifier(own, shape, n_classes, draws=p > 0)
     return CLASSIFIERS[kind](shape, n_classes, p)
