@@ -63,13 +63,16 @@ class Run:
                 raise UsageError("x has pixels outside [0, 1]: give uint8, or floats divided by 255")
         return self.record.predictor.predict(inputs, seed).cpu()
 
-    def outputs(self) -> Outputs:
-        """What it says about all test samples of its task."""
-        return predict_task(self.record.predictor, self.task, self.record.plan.seed)
+    def outputs(self, validation: bool = False) -> Outputs:
+        """What it says about all test samples of its task, or about those of validation."""
+        return predict_task(self.record.predictor, self.task, self.record.plan.seed, validation)
 
-    def evaluate(self, resamples: int = 1000) -> dict[str, Any]:
-        """The paper's columns, per OoD set and together, with 95 % intervals."""
-        return evaluate(self.outputs(), resamples) | {"missing": self.task.missing}
+    def evaluate(self, resamples: int = 1000, validation: bool = False) -> dict[str, Any]:
+        """The paper's columns, per OoD set and together, with 95 % intervals.
+
+        To choose settings, take `validation`: samples that neither training nor the test sets hold.
+        """
+        return evaluate(self.outputs(validation), resamples) | {"missing": self.task.missing}
 
     @torch.no_grad()
     def generate(self, label: int | str, n: int = 16, seed: int | None = None) -> Tensor:
