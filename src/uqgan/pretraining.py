@@ -89,7 +89,7 @@ def fit_autoencoder(A: Autoencoder, task: Task, config: Config, log: Log) -> Non
     """Eq. 6 on the in-distribution data; the weights of least validation loss are kept."""
     settings, device = config.autoencoder, task.train.x.device
     epoch_steps = task.train.steps_per_epoch(settings.batch_size, drop_last=False)
-    optimizer, best = adam(A.train(), compiled=config.compiles), Best(A)
+    optimizer, best = adam(A.train()), Best(A)
     parts: Parts = {"A": A, "optimizer": optimizer, "best": best}
     stage = Stage(log, STAGE, settings.epochs * epoch_steps, parts)
     batches = task.train.batches(settings.batch_size, stage.steps, log.seed, drop_last=False, flip=task.flip)

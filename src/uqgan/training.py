@@ -28,10 +28,6 @@ SAVE_SECONDS = 20.0
 """How much work a killed run may lose, at most about."""
 
 
-FEW_WEIGHTS = 16
-"""Tensors of a network for which a compiled step of Adam pays; it takes seconds to compile for many."""
-
-
 def adam(
     net: nn.Module, betas: tuple[float, float] = (0.9, 0.999), weight_decay: float = 0.0, compiled: bool = False
 ) -> Adam:
@@ -41,7 +37,7 @@ def adam(
     if device.type != "cuda":
         return Adam(weights, 0.0, betas, weight_decay=weight_decay, fused=True)
     lr = torch.tensor(0.0, device=device)
-    if not compiled or len(weights) > FEW_WEIGHTS:
+    if not compiled:
         return Adam(weights, lr, betas, weight_decay=weight_decay, fused=True, capturable=True)
     # One kernel for all weights; the fused one gives each 65,536 of them to a single block, a corner of the GPU.
     optimizer = Adam(weights, lr, betas, weight_decay=weight_decay, foreach=True, capturable=True)
@@ -265,7 +261,7 @@ def fit_supervised(
     device = task.train.x.device
     epoch_steps = task.train.steps_per_epoch(settings.batch_size, drop_last=False)
     total = settings.epochs * epoch_steps
-    optimizer, best = adam(net, weight_decay=settings.weight_decay, compiled=config.compiles), Best(net)
+    optimizer, best = adam(net, weight_decay=settings.weight_decay), Best(net)
     stage = Stage(log, name, total, {"classifier": net, "optimizer": optimizer, "best": best})
     batches = task.train.batches(settings.batch_size, stage.steps, log.seed, drop_last=False, flip=task.flip)
     objective = compiled(lambda x, y: loss_of(net(x), y), device, config.compiles)

@@ -95,9 +95,10 @@ class Game:
         self.prior, self.settings = prior, config.uqgan
         self.apart = has_batch_norm(C)  # it would mix real and generated samples
         self.layout = block_layout(prior, config.uqgan.batch_size) if prior.is_cuda else None
-        self.opt_C = adam(C, compiled=config.compiles)
-        self.opt_G = adam(G, GAN_BETAS, compiled=config.compiles)
-        self.opt_D = adam(D, GAN_BETAS, compiled=config.compiles)
+        one_kernel = config.compile == "always"
+        self.opt_C = adam(C, compiled=one_kernel)
+        self.opt_G = adam(G, GAN_BETAS, compiled=one_kernel)
+        self.opt_D = adam(D, GAN_BETAS, compiled=one_kernel)
         for name in ("critic_objective", "generator_objective", "classifier_objective", "codes", "images"):
             setattr(self, name, compiled(getattr(self, name), prior.device, config.compiles))
         self.aside = Aside(prior.device)
