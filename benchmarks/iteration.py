@@ -95,6 +95,8 @@ class Stopwatch(Log):
 
 def fit(name: str, method: str, config: Config, device: torch.device, log: Log) -> None:
     task = made_up(name).to(device)
+    if device.type == "cpu":
+        acceleration.keep_freed_memory()
     torch.manual_seed(0)
     predictor = METHODS[method].assemble(task.shape, task.n_classes, config).to(device)
     predictor.prepare(config)
@@ -116,7 +118,7 @@ def measure(
         # One step more, since the last one is followed by a validation.
         fit(name, method, settings(name, total + 1, eager, compile_), device, watch)
     ms = 1e3 * (watch.marks[1] - watch.marks[0]) / steps
-    bf16 = device.type == "cuda" and not eager
+    bf16 = acceleration.has_bf16(device) and not eager
     flops, peak = count_flops(name, method), peak_flops(device, torch.bfloat16 if bf16 else torch.float32)
     return {
         "task": name,

@@ -6,7 +6,7 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor, nn
 
-from uqgan.acceleration import compiled, prepare
+from uqgan.acceleration import compiled, keep_freed_memory, prepare
 from uqgan.config import Config
 from uqgan.data.dataset import CHUNK, equal_chunks
 from uqgan.data.tasks import Task
@@ -120,6 +120,8 @@ class Method:
     def fit(self, task: Task, config: Config, log: Log, own: nn.Module | None = None) -> Predictor:
         """Train on the device that holds the task's data."""
         device = task.train.x.device
+        if device.type == "cpu":
+            keep_freed_memory()
         torch.manual_seed(log.seed)
         predictor = self.assemble(task.shape, task.n_classes, config, own).to(device)
         predictor.prepare(config)
