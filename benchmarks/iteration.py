@@ -47,7 +47,7 @@ def made_up(name: str) -> Task:
     return Task(name, name, tuple(map(str, range(n_classes))), data, few, few, few, {}, {}, {})
 
 
-def settings(name: str, iterations: int, eager: bool, compile_: str = "always") -> Config:
+def settings(name: str, iterations: int, eager: bool, compile_: str = "auto") -> Config:
     mnist, tiny = name == "mnist", name == "tiny-imagenet"
     return parse(
         {
@@ -123,7 +123,8 @@ def measure(
     return {
         "task": name,
         "method": method,
-        "mode": "eager" if eager else "accelerated" if compile_ == "always" else "not compiled",
+        "mode": "eager" if eager else "accelerated",
+        "compile": "never" if eager else compile_,
         "device": describe(device),
         "precision": "bf16" if bf16 else "fp32",
         "ms_per_iteration": round(ms, 3),
@@ -199,7 +200,7 @@ def main() -> None:
     parser.add_argument("--method", default="uqgan", choices=["uqgan", "uqgan-mc"])
     parser.add_argument("--steps", type=int, default=None)
     parser.add_argument("--eager", action="store_true")
-    parser.add_argument("--compile", default="always", choices=["always", "never"])
+    parser.add_argument("--compile", default="auto", choices=["auto", "always", "never"])
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--json", type=Path, default=None)
@@ -211,7 +212,7 @@ def main() -> None:
         row = measure(name, arguments.method, device, steps, arguments.eager, arguments.profile, arguments.compile)
         rows.append(row)
         print(
-            f"{name:14} {arguments.method:9} {row['mode']:12} {row['ms_per_iteration']:8.2f} ms  "
+            f"{name:14} {arguments.method:9} {row['mode']:11} compile {row['compile']:6} {row['ms_per_iteration']:8.2f} ms  "
             f"{row['tflops']:6.1f} TFLOP/s ({row['share_of_peak']:.1%} of the peak)  "
             f"{row['peak_memory_mb'] or 0:6} MB  start-up {row['start_up_seconds']:.0f} s"
             + (f"  {row['speed_up_over_the_authors']} x the authors' step" if row["speed_up_over_the_authors"] else "")
