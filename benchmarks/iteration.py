@@ -212,7 +212,8 @@ def main() -> None:
         row = measure(name, arguments.method, device, steps, arguments.eager, arguments.profile, arguments.compile)
         rows.append(row)
         print(
-            f"{name:14} {arguments.method:9} {row['mode']:11} compile {row['compile']:6} {row['ms_per_iteration']:8.2f} ms  "
+            f"{name:14} {arguments.method:9} {row['mode']:11} compile {row['compile']:6} "
+            f"{row['ms_per_iteration']:8.2f} ms  "
             f"{row['tflops']:6.1f} TFLOP/s ({row['share_of_peak']:.1%} of the peak)  "
             f"{row['peak_memory_mb'] or 0:6} MB  start-up {row['start_up_seconds']:.0f} s"
             + (f"  {row['speed_up_over_the_authors']} x the authors' step" if row["speed_up_over_the_authors"] else "")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MethodType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import safe_open
@@ -22,8 +22,11 @@ from uqgan.data.tasks import Task
 from uqgan.errors import RunFailed
 from uqgan.files import write_bytes
 from uqgan.log import Log, Stopped, interrupts
+from uqgan.models.layers import draws
 from uqgan.shapes import Images, Labels, Logits, Scalar
 
+VALIDATION_DRAWS = 8
+"""Draws that a validation takes of a network with MC-dropout (decision 0013)."""
 SAVE_SECONDS = 20.0
 """How much work a killed run may lose, at most about."""
 
@@ -81,10 +84,16 @@ def frozen(*nets: nn.Module) -> Iterator[None]:
 
 @torch.no_grad()
 def accuracy_on(net: nn.Module, data: Dataset) -> float:
-    """Share of samples whose largest logit is the true class's."""
+    """Share of samples that get their true label; of a network that draws, by the mean over some draws."""
     net.eval()
-    labels = torch.cat([net(x).argmax(1) for x in equal_chunks(data.x)])
+    labels = torch.cat([_vote(net, x) for x in equal_chunks(data.x)])
     return float((labels[: len(data)] == data.y).sum()) / len(data)
+
+
+def _vote(net: nn.Module, x: Images) -> Tensor:
+    if not draws(net):
+        return cast(Tensor, net(x).argmax(1))
+    return torch.stack([net(x).softmax(1) for _ in range(VALIDATION_DRAWS)]).mean(0).argmax(1)
 
 
 class Best:

@@ -17,6 +17,8 @@ SIDES = {32: 3, 64: 4}
 class Dropout(nn.Module):
     """Element-wise dropout in training and in prediction alike: what makes MC-dropout draws differ."""
 
+    draws = True
+
     def __init__(self, p: float) -> None:
         super().__init__()
         self.p = p
@@ -25,6 +27,11 @@ class Dropout(nn.Module):
         if self.p == 0.5 and x.ndim == 4 and x.shape[1] % 16 == 0 and torch.compiler.is_compiling():
             return 2 * x * coins(x)  # random numbers would take as long as a convolution
         return F.dropout(x, self.p, training=True)
+
+
+def draws(net: nn.Module) -> bool:
+    """Whether a network says something else each time it is asked."""
+    return any(getattr(module, "draws", False) for module in net.modules())
 
 
 def coins(x: Images) -> Tensor:
