@@ -14,6 +14,7 @@ from uqgan.acceleration import accelerate, compile_methods
 from uqgan.config import AutoencoderConfig, Config, UqganConfig
 from uqgan.data.dataset import CHUNK, as_input
 from uqgan.data.tasks import Task
+from uqgan.health import Health, say_warnings
 from uqgan.log import Log, Stopped
 from uqgan.losses import (
     block_layout,
@@ -62,7 +63,7 @@ def fit_jointly(C: nn.Module, G: Generator, A: Autoencoder, task: Task, config: 
         compile_methods(D, "forward", "slope")
     prior = task.train.class_frequencies(task.n_classes)
     optimizers = opt_C, opt_G, opt_D = adam(C), adam(G, GAN_BETAS), adam(D, GAN_BETAS)
-    best = Best(C)
+    best, health = Best(C), Health(C, G, D, A, task, log.seed)
     iterate = accelerate(iteration(C, G, D, A, optimizers, prior, settings), prior.device, log.say)
     parts: Parts = {"C": C, "G": G, "D": D, "opt_C": opt_C, "opt_G": opt_G, "opt_D": opt_D, "best": best}
     stage = Stage(log, "uqgan", settings.iterations, parts)
@@ -76,9 +77,10 @@ def fit_jointly(C: nn.Module, G: Generator, A: Autoencoder, task: Task, config: 
             if (step + 1) % settings.validate_every == 0 or step + 1 == settings.iterations:
                 accuracy = accuracy_on(C, task.validation)
                 best.offer(accuracy, step)
-                stage.record(step, **losses._asdict(), accuracy=accuracy)
+                stage.record(step, **losses._asdict(), accuracy=accuracy, **health.measure(step))
     best.restore()
     G.eval()
+    say_warnings(log, task.class_names)
 
 
 def iteration(
