@@ -3,18 +3,21 @@
     python benchmarks/iteration.py [mnist cifar10 cifar100 tiny-imagenet] [--method uqgan-mc] [--eager] [--json FILE]
 
 Made-up pictures of each task's shape, the paper's networks and settings. --eager is the same recipe without
-compilation, CUDA graph and bf16. Times are of the whole loop, batches included, without validation.
+compilation, CUDA graph and bf16. Times are of the whole loop, batches included, without validation. --profile
+says which kernels a GPU spends them on. The peak is what large matrix products reach on the same device.
 """
 
 import argparse
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity
 from torch.utils.flop_counter import FlopCounterMode
 
 from uqgan import acceleration, training
@@ -29,6 +32,10 @@ from uqgan.runs import describe, versions
 SHAPES = {"mnist": (1, 32, 5), "cifar10": (3, 32, 5), "cifar100": (3, 32, 50), "tiny-imagenet": (3, 64, 100)}
 AUTHORS_MS = {"mnist": 333, "cifar10": 447, "cifar100": 443, "tiny-imagenet": 573}
 """The authors' own training step on an H200, data loading and validation aside."""
+
+
+PROFILED = 10
+"""Iterations that are profiled."""
 
 
 def made_up(name: str) -> Task:
@@ -59,16 +66,22 @@ def settings(name: str, iterations: int, eager: bool) -> Config:
 
 
 class Stopwatch(Log):
-    """Marks the time at chosen steps."""
+    """Marks the time at chosen steps, and can profile ten steps after them."""
 
-    def __init__(self, first: int, last: int) -> None:
+    def __init__(self, first: int, last: int, profiled: bool = False) -> None:
         super().__init__()
         self.marks, self.first, self.last, self.step = [], first, last, 0
+        self.profiler = torch.profiler.profile(activities=[ProfilerActivity.CUDA]) if profiled else None
 
     @contextmanager
     def bar(self, name: str, done: int, total: int) -> Iterator[Callable[[], None]]:
         def advance() -> None:
             self.step += 1
+            if self.profiler and self.step == self.last + 1:
+                self.profiler.start()
+            if self.profiler and self.step == self.last + 1 + PROFILED:
+                torch.cuda.synchronize()
+                self.profiler.stop()
             if self.step in (self.first, self.last):
                 if torch.cuda.is_available():
                     torch.cuda.synchronize()
@@ -90,52 +103,87 @@ def fit(name: str, method: str, config: Config, device: torch.device, log: Log) 
     uqgan.fit_jointly(nets.classifier, nets.shield.generator, A, task, config, log)
 
 
-def measure(name: str, method: str, device: torch.device, steps: int, eager: bool) -> dict[str, Any]:
+def measure(name: str, method: str, device: torch.device, steps: int, eager: bool, profiled: bool) -> dict[str, Any]:
     start = time.perf_counter()
     warm = 10 if device.type == "cuda" else 1
-    watch = Stopwatch(warm, warm + steps)
+    watch = Stopwatch(warm, warm + steps, profiled)
+    total = warm + steps + (PROFILED + 1 if profiled else 0)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    capture = acceleration.accelerate
-    if eager:
-        uqgan.accelerate = training.accelerate = lambda step, *_: step
-    try:
+    with plain_steps() if eager else nullcontext():
         # One step more, since the last one is followed by a validation.
-        fit(name, method, settings(name, warm + steps + 1, eager), device, watch)
-    finally:
-        uqgan.accelerate = training.accelerate = capture
+        fit(name, method, settings(name, total + 1, eager), device, watch)
     ms = 1e3 * (watch.marks[1] - watch.marks[0]) / steps
-    flops = count_flops(name, method)
+    bf16 = device.type == "cuda" and not eager
+    flops, peak = count_flops(name, method), peak_flops(device, torch.bfloat16 if bf16 else torch.float32)
     return {
         "task": name,
         "method": method,
         "mode": "eager" if eager else "accelerated",
         "device": describe(device),
-        "precision": "fp32" if eager or device.type == "cpu" else "bf16",
+        "precision": "bf16" if bf16 else "fp32",
         "ms_per_iteration": round(ms, 3),
         "start_up_seconds": round(watch.marks[0] - start, 1),
         "tflop": round(flops / 1e12, 4),
         "tflops": round(flops / ms / 1e9, 1),
+        "peak_tflops": round(peak / 1e12, 1),
+        "share_of_peak": round(flops / ms * 1e3 / peak, 4),
         "peak_memory_mb": round(torch.cuda.max_memory_allocated() / 2**20) if device.type == "cuda" else None,
         "speed_up_over_the_authors": round(AUTHORS_MS[name] / ms, 1) if "H200" in describe(device) else None,
         "versions": versions(),
+    } | ({"profile": longest_kernels(watch.profiler)} if watch.profiler else {})
+
+
+def longest_kernels(profiler: torch.profiler.profile) -> dict[str, Any]:
+    """Kernels of one iteration, by the time they take."""
+    kernels = [each for each in profiler.key_averages() if each.self_device_time_total > 0]
+    kernels.sort(key=lambda each: -each.self_device_time_total)
+    return {
+        "kernels": round(sum(each.count for each in kernels) / PROFILED),
+        "kernel_ms": round(sum(each.self_device_time_total for each in kernels) / PROFILED / 1e3, 3),
+        "longest": [
+            {
+                "kernel": each.key[:100],
+                "calls": round(each.count / PROFILED, 1),
+                "ms": round(each.self_device_time_total / PROFILED / 1e3, 3),
+            }
+            for each in kernels[:16]
+        ],
     }
 
 
-_FLOPS: dict[tuple[str, str], float] = {}
+@contextmanager
+def plain_steps() -> Iterator[None]:
+    """No CUDA graphs within."""
+    capture = acceleration.accelerate
+    uqgan.accelerate = training.accelerate = lambda step, *_: step
+    try:
+        yield
+    finally:
+        uqgan.accelerate = training.accelerate = capture
 
 
+@cache
+def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
+    """What products of large matrices reach, in FLOP a second."""
+    n, repeats = (8192, 30) if device.type == "cuda" else (2048, 3)
+    a, b = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
+    for _ in range(2):  # once to warm up
+        start = time.perf_counter()
+        for _ in range(repeats):
+            a @ b
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - start
+    return 2 * n**3 * repeats / seconds
+
+
+@cache
 def count_flops(name: str, method: str) -> float:
     """Of one iteration, counted on the operations that eager PyTorch runs."""
-    if (name, method) not in _FLOPS:
-        device = choose_device()
-        capture = acceleration.accelerate
-        uqgan.accelerate = lambda step, *_: step
-        with FlopCounterMode(display=False) as counter:
-            fit(name, method, settings(name, 1, eager=True), device, Stopwatch(-1, -1))
-        uqgan.accelerate = capture
-        _FLOPS[name, method] = counter.get_total_flops()
-    return _FLOPS[name, method]
+    with plain_steps(), FlopCounterMode(display=False) as counter:
+        fit(name, method, settings(name, 1, eager=True), choose_device(), Stopwatch(-1, -1))
+    return counter.get_total_flops()
 
 
 def main() -> None:
@@ -144,6 +192,7 @@ def main() -> None:
     parser.add_argument("--method", default="uqgan", choices=["uqgan", "uqgan-mc"])
     parser.add_argument("--steps", type=int, default=None)
     parser.add_argument("--eager", action="store_true")
+    parser.add_argument("--profile", action="store_true")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--json", type=Path, default=None)
     arguments = parser.parse_args()
@@ -151,11 +200,12 @@ def main() -> None:
     steps = arguments.steps or (200 if device.type == "cuda" else 5)
     rows = []
     for name in arguments.tasks or (list(SHAPES) if device.type == "cuda" else ["mnist"]):
-        row = measure(name, arguments.method, device, steps, arguments.eager)
+        row = measure(name, arguments.method, device, steps, arguments.eager, arguments.profile)
         rows.append(row)
         print(
             f"{name:14} {arguments.method:9} {row['mode']:12} {row['ms_per_iteration']:8.2f} ms  "
-            f"{row['tflops']:6.1f} TFLOP/s  {row['peak_memory_mb'] or 0:6} MB  start-up {row['start_up_seconds']:.0f} s"
+            f"{row['tflops']:6.1f} TFLOP/s ({row['share_of_peak']:.1%} of the peak)  "
+            f"{row['peak_memory_mb'] or 0:6} MB  start-up {row['start_up_seconds']:.0f} s"
             + (f"  {row['speed_up_over_the_authors']} x the authors' step" if row["speed_up_over_the_authors"] else "")
         )
     if arguments.json:

@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from uqgan.acceleration import accelerate, compile_methods, prepare
+from uqgan.acceleration import Aside, accelerate, compiled, prepare
 from uqgan.data.dataset import equal_chunks
 from uqgan.losses import block_layout
 from uqgan.models.autoencoders import make_autoencoder
@@ -33,7 +33,7 @@ def test_bf16_comes_close_and_gives_float32_back() -> None:
 def test_named_methods_are_prepared_and_the_whole_still_works() -> None:
     A, x, y = make_autoencoder("small", (1, 32, 32), 3, 8), torch.rand(4, 1, 32, 32), torch.tensor([0, 1, 2, 0])
     before = A(x, y)
-    prepare(A, "fp32", True, "encode", "decode_logits")
+    prepare(A, "fp32", "encode", "decode_logits")
     assert_close(A(x, y), before, rtol=1e-4, atol=1e-4)
     assert A.decode(A.encode(x, y), y).shape == x.shape
 
@@ -49,9 +49,16 @@ def test_on_a_cpu_a_step_stays_as_it_is_and_nothing_is_compiled() -> None:
         return x + 1
 
     assert accelerate(step, CPU, print) is step
-    net = make_classifier("mlp", (2,), 3)
-    compile_methods(net, "forward")
-    assert "forward" not in vars(net)
+    assert compiled(step, CPU) is step
+
+
+def test_on_a_cpu_work_aside_is_done_in_its_turn() -> None:
+    done, aside = [], Aside(CPU)
+    with aside:
+        done.append("first")
+    done.append("second")
+    aside.join()
+    assert done == ["first", "second"]
 
 
 @pytest.mark.parametrize("n", [1, 5, 6, 12, 13])

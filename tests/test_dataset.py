@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from uqgan.data import doubles
-from uqgan.data.dataset import Dataset, as_input, permutation, random_flip, split_indices
+from uqgan.data.dataset import Dataset, as_input, epoch_views, permutation, split_indices
 from uqgan.data.doubles import first_copies
 from uqgan.data.splits import cut, cut_by_class, cut_ood, split_task
 from uqgan.errors import UsageError
@@ -124,17 +124,24 @@ def test_an_epoch_of_batches_shows_each_sample_once_flipped_or_not(
     data = numbered_set(n)
     steps = range(data.steps_per_epoch(batch_size, drop_last=False))
     batches = list(data.batches(batch_size, steps, seed, drop_last=False, flip=flip))
-    shown = [k for x, _ in batches for k in numbers((x * 255).round())]
+    shown = [k for batch in batches for k in numbers((batch.x * 255).round())]
     assert sorted(shown) == list(range(n))
-    assert [k % 5 for k in shown] == torch.cat([y for _, y in batches]).tolist()
+    assert [k % 5 for k in shown] == torch.cat([batch.y for batch in batches]).tolist()
 
 
 def test_a_flip_mirrors_left_to_right_about_half_of_the_images() -> None:
-    x = as_input(torch.arange(6, dtype=torch.uint8).reshape(1, 1, 2, 3).repeat(4000, 1, 1, 1))
-    flipped = random_flip(x)
-    mirrored = (flipped == x.flip(3)).flatten(1).all(1)
-    assert ((flipped == x).flatten(1).all(1) | mirrored).all()
+    images = torch.arange(6, dtype=torch.uint8).reshape(1, 1, 2, 3).repeat(4000, 1, 1, 1)
+    x, seen = as_input(images), Dataset(images, torch.zeros(4000, dtype=torch.long))
+    (batch,) = seen.batches(4000, range(1), seed=0, flip=True)
+    mirrored = (batch.x == x.flip(3)).flatten(1).all(1)
+    assert ((batch.x == x).flatten(1).all(1) | mirrored).all()
+    assert torch.equal(mirrored, batch.view >= 4000)
     assert 1800 < int(mirrored.sum()) < 2200
+
+
+def test_flips_leave_the_order_of_an_epoch_as_it_is() -> None:
+    assert torch.equal(epoch_views(50, 3, 2, flip=True) % 50, epoch_views(50, 3, 2, flip=False))
+    assert torch.equal(epoch_views(50, 3, 2, flip=False), permutation(50, 3, 2))
 
 
 def test_the_same_seed_shuffles_alike_on_every_platform() -> None:

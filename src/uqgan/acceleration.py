@@ -1,14 +1,17 @@
-"""Where a step runs fast: device, bf16, channels-last, compiled networks, and one CUDA graph an iteration.
+"""Where a step runs fast: device, bf16, channels-last, compiled objectives, and one CUDA graph an iteration.
 
-A recipe stays as it is. Its networks are prepared in place, and its step is wrapped:
+A recipe stays as it is. Its networks are prepared in place, its objectives and its step are wrapped:
 
-- convolutional networks run channels-last, in bf16 where the hardware has it, and compiled on CUDA;
-  what they give back is float32, so losses, readings and the gradient penalty are;
+- convolutional networks run channels-last, in bf16 where the hardware has it; what they give back is
+  float32, so losses, readings and the gradient penalty are;
+- on CUDA an objective is compiled with the networks in it, forward and backward;
 - on CUDA the step runs a few times to warm up, is then captured as one graph, and replayed from there on.
   For that it must not look at the values of its tensors, and its optimisers keep all state on the device.
+  Two parts of a step that share nothing may stand side by side in the graph.
 """
 
 from collections.abc import Callable
+from types import TracebackType
 from typing import Generic, Literal, TypeVar
 
 import torch
@@ -42,7 +45,7 @@ def choose_device(name: str = "auto") -> torch.device:
         raise UsageError(f"device = {name}: must be auto, cpu, cuda or mps") from None
 
 
-def prepare(net: nn.Module, precision: Precision = "auto", compiled: bool = True, *names: str) -> None:
+def prepare(net: nn.Module, precision: Precision = "auto", *names: str) -> None:
     """Make a network's methods (`forward` if none is named) run fast, in place.
 
     Networks without convolutions are left as they are: they are small, and some must be float32.
@@ -53,17 +56,24 @@ def prepare(net: nn.Module, precision: Precision = "auto", compiled: bool = True
     net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     for name in names or ("forward",):
         setattr(net, name, _lowered(getattr(net, name), device, precision))
-        if compiled:
-            compile_methods(net, name)
 
 
-def compile_methods(net: nn.Module, *names: str) -> None:
-    """Compile these methods in place, on CUDA only: on a CPU it gains nothing."""
-    if next(net.parameters()).device.type != "cuda":
-        return
-    torch._dynamo.config.recompile_limit = 64  # a variant for each shape, mode and set of frozen weights
-    for name in names:
-        setattr(net, name, torch.compile(getattr(net, name), dynamic=False))
+def compiled(function: Callable[..., T], device: torch.device, on: bool = True) -> Callable[..., T]:
+    """The same function, compiled on CUDA; on a CPU that gains nothing.
+
+    It is compiled for the shapes of its first call. Others, such as a last, smaller batch, run as they
+    are: to compile for them would take longer than it saves.
+    """
+    if not on or device.type != "cuda":
+        return function
+    fast, first = torch.compile(function, dynamic=False), list[torch.Size]()
+
+    def run(*inputs: Tensor) -> T:
+        shapes = [tensor.shape for tensor in inputs]
+        first.extend(shapes if not first else ())
+        return fast(*inputs) if shapes == first else function(*inputs)
+
+    return run
 
 
 def _lowered(method: Callable[..., Tensor], device: torch.device, precision: Precision) -> Callable[..., Tensor]:
@@ -76,6 +86,36 @@ def _lowered(method: Callable[..., Tensor], device: torch.device, precision: Pre
             return method(x, *rest).float()
 
     return run
+
+
+class Aside:
+    """Work that may run beside what comes after it: on CUDA on a second stream, until it is joined.
+
+        with aside: ...
+        ...
+        aside.join()
+
+    What the second stream reads must be kept until then.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+    def __enter__(self) -> None:
+        if self.stream:
+            self.stream.wait_stream(torch.cuda.current_stream())
+            self._within = torch.cuda.stream(self.stream)
+            self._within.__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.stream:
+            self._within.__exit__(kind, error, trace)
+
+    def join(self) -> None:
+        if self.stream:
+            torch.cuda.current_stream().wait_stream(self.stream)
 
 
 def accelerate(step: Callable[..., T], device: torch.device, say: Callable[[str], None]) -> Callable[..., T]:

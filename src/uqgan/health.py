@@ -5,7 +5,7 @@ and of each class k `spread.k` and `out_of_class.k`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -54,9 +54,8 @@ class Health:
     def __init__(self, C: nn.Module, G: nn.Module, D: nn.Module, A: Autoencoder, task: Task, seed: int) -> None:
         self.C, self.G, self.D, self.A, self.seed = C, G, D, A, seed
         real = task.train[some_of_each(task.train.y, task.n_classes)]
-        with aside(real.y.device, seed):
-            chunks = zip(torch.split(real.x, CHUNK), torch.split(real.y, CHUNK), strict=True)
-            codes = torch.cat([A.encode(as_input(x), y) for x, y in chunks])
+        chunks = zip(torch.split(real.x, CHUNK), torch.split(real.y, CHUNK), strict=True)
+        codes = torch.cat([A.encode(as_input(x), y) for x, y in chunks])
         z, y = codes.view(-1, PER_CLASS, A.dim), real.y.view(-1, PER_CLASS)
         wide = width(z) > 1e-5 * width(z).max()
         self.z, self.y, self.width = z[wide], y[wide], width(z)[wide]
@@ -69,7 +68,7 @@ class Health:
     def measure(self, step: int) -> dict[str, float]:
         """All numbers with four digits, read from the device at once. The training's randomness is left alone."""
         z, y = self.z.flatten(0, 1), self.y.flatten()
-        with aside(y.device, self.seed * 1_000_003 + step):
+        with own_randomness(y.device, self.seed * 1_000_003 + step):
             z_fake = self.G.eval()(y)
             on_real, on_fake = self.D(torch.cat([z, z_fake]), torch.cat([y, y])).view(2, -1, PER_CLASS).mean(2)
             chunks = zip(torch.split(z_fake, CHUNK), torch.split(y, CHUNK), strict=True)
@@ -102,13 +101,11 @@ def gradient_norm(net: nn.Module) -> Scalar:
 
 
 @contextmanager
-def aside(device: torch.device, seed: int) -> Iterator[None]:
-    """With random numbers of its own, and networks as they are written: compiling them for other shapes takes long."""
-    on_gpu = device.type == "cuda"
-    with torch.random.fork_rng([device] if on_gpu else []):
+def own_randomness(device: torch.device, seed: int) -> Iterator[None]:
+    """Draws within follow from the seed; those after it go on as if nothing had been drawn."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
-        with torch.compiler.set_stance("force_eager") if on_gpu else nullcontext():
-            yield
+        yield
 
 
 def measured(rows: Rows) -> list[Mapping[str, Any]]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import torch
@@ -14,8 +15,8 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
-from uqgan.acceleration import accelerate
-from uqgan.config import SupervisedConfig
+from uqgan.acceleration import accelerate, compiled
+from uqgan.config import Config, SupervisedConfig
 from uqgan.data.dataset import Dataset, equal_chunks
 from uqgan.data.tasks import Task
 from uqgan.errors import RunFailed
@@ -27,12 +28,26 @@ SAVE_SECONDS = 20.0
 """How much work a killed run may lose, at most about."""
 
 
-def adam(net: nn.Module, betas: tuple[float, float] = (0.9, 0.999), weight_decay: float = 0.0) -> Adam:
-    """Adam over a network's weights; `decay` sets its learning rate."""
-    device = next(net.parameters()).device
-    on_gpu = device.type == "cuda"
-    lr = torch.tensor(0.0, device=device) if on_gpu else 0.0
-    return Adam(net.parameters(), lr, betas, weight_decay=weight_decay, fused=True, capturable=on_gpu)
+FEW_WEIGHTS = 16
+"""Tensors of a network for which a compiled step of Adam pays; it takes seconds to compile for many."""
+
+
+def adam(
+    net: nn.Module, betas: tuple[float, float] = (0.9, 0.999), weight_decay: float = 0.0, compiled: bool = False
+) -> Adam:
+    """Adam over a network's weights; `set_lr` sets its learning rate."""
+    weights = list(net.parameters())
+    device = weights[0].device
+    if device.type != "cuda":
+        return Adam(weights, 0.0, betas, weight_decay=weight_decay, fused=True)
+    lr = torch.tensor(0.0, device=device)
+    if not compiled or len(weights) > FEW_WEIGHTS:
+        return Adam(weights, lr, betas, weight_decay=weight_decay, fused=True, capturable=True)
+    # One kernel for all weights; the fused one gives each 65,536 of them to a single block, a corner of the GPU.
+    optimizer = Adam(weights, lr, betas, weight_decay=weight_decay, foreach=True, capturable=True)
+    step = getattr(Adam.step, "__wrapped__", Adam.step)  # without the profiler's hook, which can't be compiled
+    optimizer.step = torch.compile(MethodType(step, optimizer))  # type: ignore[method-assign]
+    return optimizer
 
 
 def minimize(optimizer: Optimizer, loss: Scalar) -> None:
@@ -238,27 +253,30 @@ def _too_large(setting: str, batch_size: int) -> str:
 def fit_supervised(
     net: nn.Module,
     task: Task,
-    config: SupervisedConfig,
+    config: Config,
     log: Log,
     name: str,
     loss_of: Callable[[Logits, Labels], Scalar],
 ) -> None:
-    """The one loop of all methods that only show a classifier its samples."""
-    epoch_steps = task.train.steps_per_epoch(config.batch_size, drop_last=False)
-    total = config.epochs * epoch_steps
-    optimizer, best = adam(net, weight_decay=config.weight_decay), Best(net)
+    """The one loop of all methods that only show a classifier its samples, with the settings of that name."""
+    settings: SupervisedConfig = getattr(config, name)
+    device = task.train.x.device
+    epoch_steps = task.train.steps_per_epoch(settings.batch_size, drop_last=False)
+    total = settings.epochs * epoch_steps
+    optimizer, best = adam(net, weight_decay=settings.weight_decay, compiled=config.compile), Best(net)
     stage = Stage(log, name, total, {"classifier": net, "optimizer": optimizer, "best": best})
-    batches = task.train.batches(config.batch_size, stage.steps, log.seed, drop_last=False, flip=task.flip)
+    batches = task.train.batches(settings.batch_size, stage.steps, log.seed, drop_last=False, flip=task.flip)
+    objective = compiled(lambda x, y: loss_of(net(x), y), device, config.compile)
 
     def train_step(x: Images, y: Labels) -> Scalar:
-        loss = loss_of(net(x), y)
+        loss = objective(x, y)
         minimize(optimizer, loss)
         return loss.detach()
 
-    train_step = accelerate(train_step, task.train.x.device, log.say)
-    with memory_advice(f"{name}.batch_size", config.batch_size):
-        for step, (x, y) in zip(stage, batches, strict=False):
-            set_lr(optimizer, decay(config.lr, config.end_lr, step // epoch_steps, config.epochs))
+    train_step = accelerate(train_step, device, log.say)
+    with memory_advice(f"{name}.batch_size", settings.batch_size):
+        for step, (x, y, _) in zip(stage, batches, strict=False):
+            set_lr(optimizer, decay(settings.lr, settings.end_lr, step // epoch_steps, settings.epochs))
             loss = train_step(x, y)
             if (step + 1) % epoch_steps == 0:
                 accuracy = accuracy_on(net, task.validation)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,6 +11,15 @@ from uqgan.shapes import Images, Labels, Prior
 
 CHUNK = 2048
 """Samples that go through a network at once outside of training."""
+
+
+class Batch(NamedTuple):
+    """Samples of one step."""
+
+    x: Images
+    y: Labels
+    view: Tensor
+    """Which they are: places in the data set, and behind its last one those of its mirror images."""
 
 
 @dataclass(frozen=True)
@@ -52,19 +62,28 @@ class Dataset:
 
     def batches(
         self, batch_size: int, steps: range, seed: int, drop_last: bool = True, flip: bool = False
-    ) -> Iterator[tuple[Images, Labels]]:
-        """The batches of these steps. A step's samples follow from the seed alone, so a run can be resumed anywhere."""
+    ) -> Iterator[Batch]:
+        """The batches of these steps, mirrored by chance if `flip`.
+
+        A step's samples follow from the seed alone, so a run can be resumed anywhere.
+        """
         batch_size = min(batch_size, len(self))
         epoch_steps = self.steps_per_epoch(batch_size, drop_last)
         epoch, order = -1, torch.empty(0)
         for step in steps:
             if step // epoch_steps != epoch:
                 epoch = step // epoch_steps
-                order = permutation(len(self), seed, epoch).to(self.y.device)
+                order = epoch_views(len(self), seed, epoch, flip).to(self.y.device)
             start = step % epoch_steps * batch_size
-            index = order[start : start + batch_size]
-            x = as_input(self.x[index])
-            yield random_flip(x) if flip else x, self.y[index]
+            yield self.look(order[start : start + batch_size], flip)
+
+    def look(self, view: Tensor, flip: bool = True) -> Batch:
+        """The samples at these places; len(self) further on they are mirrored left to right."""
+        place = view % len(self) if flip else view
+        x = as_input(self.x[place])
+        if flip:
+            x = torch.where((view >= len(self))[:, None, None, None], x.flip(3), x)
+        return Batch(x, self.y[place], view)
 
 
 def as_input(x: Tensor) -> Images:
@@ -79,16 +98,20 @@ def equal_chunks(x: Tensor, size: int = CHUNK) -> Iterator[Images]:
         yield as_input(torch.cat([chunk, chunk.new_zeros(missing, *chunk.shape[1:])]) if missing else chunk)
 
 
-def random_flip(x: Images) -> Images:
-    """Each image mirrored left to right with probability one half."""
-    coin = torch.rand(len(x), 1, 1, 1, device=x.device) < 0.5
-    return torch.where(coin, x.flip(3), x)
-
-
 def permutation(n: int, seed: int, epoch: int = 0) -> Tensor:
     """A shuffle drawn on the CPU, so that it's the same for every device."""
-    generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
-    return torch.randperm(n, generator=generator)
+    return torch.randperm(n, generator=_drawn_for(seed, epoch))
+
+
+def epoch_views(n: int, seed: int, epoch: int, flip: bool) -> Tensor:
+    """Each sample's place once, shuffled; with `flip` half of them, by chance, are n further on: mirrored."""
+    generator = _drawn_for(seed, epoch)
+    order = torch.randperm(n, generator=generator)
+    return order + n * torch.randint(2, (n,), generator=generator) if flip else order
+
+
+def _drawn_for(seed: int, epoch: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed * 1_000_003 + epoch)
 
 
 def split_indices(n: int, share: float, seed: int) -> tuple[Tensor, Tensor]:

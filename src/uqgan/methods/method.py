@@ -6,7 +6,7 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor, nn
 
-from uqgan.acceleration import prepare
+from uqgan.acceleration import compiled, prepare
 from uqgan.config import Config
 from uqgan.data.dataset import CHUNK, equal_chunks
 from uqgan.data.tasks import Task
@@ -15,6 +15,9 @@ from uqgan.models.classifiers import make_classifier
 from uqgan.models.gan import Shield
 from uqgan.shapes import DrawnLogits, Images, Prior
 from uqgan.uncertainty import Prediction, Reading
+
+COMPILED_FROM = 100_000
+"""Passes of a sample from which on it pays to compile the networks for them."""
 
 
 class Networks(nn.Module):
@@ -50,6 +53,7 @@ class Predictor(nn.Module):
         self.members = nn.ModuleList(members)
         self.reading, self.passes = reading, passes
         self.register_buffer("prior", prior)
+        self._fast = self._logits
 
     @property
     def shield(self) -> Shield | None:
@@ -58,9 +62,10 @@ class Predictor(nn.Module):
     def prepare(self, config: Config) -> None:
         """Make the convolutional networks fast on the device they are on."""
         for nets in self.members:
-            prepare(cast(Networks, nets).classifier, config.precision, config.compile)
+            prepare(cast(Networks, nets).classifier, config.precision)
         if self.shield:
-            prepare(self.shield.autoencoder, config.precision, config.compile, "encode", "decode_logits")
+            prepare(self.shield.autoencoder, config.precision, "encode", "decode_logits")
+        self._fast = compiled(self._logits, self.prior.device, config.compile)
 
     @torch.no_grad()
     def predict(self, x: Tensor, seed: int | None = None) -> Prediction:
@@ -70,7 +75,8 @@ class Predictor(nn.Module):
             if seed is not None:
                 torch.manual_seed(seed)
             chunks = equal_chunks(x.to(self.prior.device), max(1, CHUNK // self.passes))
-            parts = [self.reading(self._logits(chunk), self.prior) for chunk in chunks]
+            logits = self._fast if self.passes * len(self.members) * len(x) >= COMPILED_FROM else self._logits
+            parts = [self.reading(logits(chunk), self.prior) for chunk in chunks]
         return Prediction.join(parts).first(len(x))
 
     def _logits(self, x: Images) -> DrawnLogits:

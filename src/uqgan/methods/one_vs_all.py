@@ -20,4 +20,4 @@ def fit(nets: Networks, task: Task, config: Config, log: Log, outliers: Tensor |
     def loss_of(logits: Logits, y: Labels) -> Scalar:
         return one_vs_all_loss(logits, y, prior)
 
-    fit_supervised(nets.classifier, task, config.one_vs_all, log, "one_vs_all", loss_of)
+    fit_supervised(nets.classifier, task, config, log, "one_vs_all", loss_of)

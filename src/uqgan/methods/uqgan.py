@@ -3,16 +3,16 @@
 C classifier · G generator · D critic · A autoencoder, pre-trained and frozen.
 """
 
-from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from uqgan.acceleration import accelerate, compile_methods
-from uqgan.config import AutoencoderConfig, Config, UqganConfig
-from uqgan.data.dataset import CHUNK, as_input
+from uqgan.acceleration import Aside, accelerate, compiled
+from uqgan.config import Config
+from uqgan.data.dataset import CHUNK, as_input, equal_chunks
 from uqgan.data.tasks import Task
 from uqgan.health import Health, say_warnings
 from uqgan.log import Log, Stopped
@@ -32,7 +32,6 @@ from uqgan.shapes import Codes, Images, Labels, Prior, Scalar
 from uqgan.training import Best, Parts, Stage, accuracy_on, adam, decay, frozen, memory_advice, minimize, set_lr
 
 GAN_BETAS = (0.0, 0.9)
-Trio = tuple[Optimizer, Optimizer, Optimizer]
 
 
 class Losses(NamedTuple):
@@ -51,29 +50,31 @@ def fit(nets: Networks, task: Task, config: Config, log: Log, outliers: Tensor |
     assert nets.shield is not None
     C, G, A = nets.classifier, nets.shield.generator, nets.shield.autoencoder
     if config.autoencoder.kind != "identity":
-        fit_autoencoder(A, task, config.autoencoder, log)
+        fit_autoencoder(A, task, config, log)
     fit_jointly(C, G, A.eval().requires_grad_(False), task, config, log)
 
 
 def fit_jointly(C: nn.Module, G: Generator, A: Autoencoder, task: Task, config: Config, log: Log) -> None:
     """Alternate between Eq. 8 for the critic, Eq. 8 for the generator, and Eq. 9 for the classifier."""
-    settings = config.uqgan
-    D = Critic(A.dim, task.n_classes).to(task.train.x.device)
-    if config.compile:
-        compile_methods(D, "forward", "slope")
-    prior = task.train.class_frequencies(task.n_classes)
-    optimizers = opt_C, opt_G, opt_D = adam(C), adam(G, GAN_BETAS), adam(D, GAN_BETAS)
+    settings, device = config.uqgan, task.train.x.device
+    D = Critic(A.dim, task.n_classes).to(device)
+    codes = encode_all(A, task)
+    game = Game(C, G, D, A, task.train.class_frequencies(task.n_classes), config)
+    iterate = accelerate(game.iterate, device, log.say)
     best, health = Best(C), Health(C, G, D, A, task, log.seed)
-    iterate = accelerate(iteration(C, G, D, A, optimizers, prior, settings), prior.device, log.say)
-    parts: Parts = {"C": C, "G": G, "D": D, "opt_C": opt_C, "opt_G": opt_G, "opt_D": opt_D, "best": best}
+    parts: Parts = {"C": C, "G": G, "D": D, "best": best, **game.optimizers}
     stage = Stage(log, "uqgan", settings.iterations, parts)
-    batches = task.train.batches(settings.batch_size, stage.steps, log.seed, flip=task.flip)
+    and_one = range(stage.done, settings.iterations + 1)  # the critic is a batch ahead
+    batches = pairwise(task.train.batches(settings.batch_size, and_one, log.seed, flip=task.flip))
     with memory_advice("uqgan.batch_size", settings.batch_size):
-        for step, (x, y) in zip(stage, batches, strict=False):
-            set_lr(opt_C, decay(settings.lr, settings.end_lr, step, settings.iterations))
-            for optimizer in (opt_G, opt_D):
-                set_lr(optimizer, decay(settings.gan_lr, settings.gan_end_lr, step, settings.iterations))
-            losses = iterate(x, y)
+        for step, (now, then) in zip(stage, batches, strict=False):
+            if step == 0:
+                set_lr(game.opt_D, settings.gan_lr)
+                game.train_critic(codes[now.view], now.y)
+            set_lr(game.opt_C, decay(settings.lr, settings.end_lr, step, settings.iterations))
+            for optimizer, at in ((game.opt_G, step), (game.opt_D, step + 1)):
+                set_lr(optimizer, decay(settings.gan_lr, settings.gan_end_lr, at, settings.iterations))
+            losses = iterate(now.x, now.y, codes[now.view], then.y, codes[then.view])
             if (step + 1) % settings.validate_every == 0 or step + 1 == settings.iterations:
                 accuracy = accuracy_on(C, task.validation)
                 best.offer(accuracy, step)
@@ -83,70 +84,117 @@ def fit_jointly(C: nn.Module, G: Generator, A: Autoencoder, task: Task, config: 
     say_warnings(log, task.class_names)
 
 
-def iteration(
-    C: nn.Module, G: Generator, D: Critic, A: Autoencoder, optimizers: Trio, prior: Prior, settings: UqganConfig
-) -> Callable[[Images, Labels], Losses]:
-    """The paper's iteration on a batch: five critic steps, one of the generator, five of the classifier."""
-    opt_C, opt_G, opt_D = optimizers
-    layout = block_layout(prior, settings.batch_size) if prior.is_cuda else None
+class Game:
+    """Critic, generator and classifier: each with its objective, in turn on the same batch.
 
-    def iterate(x: Images, y: Labels) -> Losses:
-        with torch.no_grad():
-            z = A.encode(x, y)
+    One iteration is a generator step, then the classifier's on the same batch and the critic's on the next,
+    which share nothing and may run side by side. The critic's first phase comes before the first iteration.
+    """
 
-        # max_D, Eq. 8: tell the codes of class y from the generated ones.
-        z_fake = generate(G, y)
-        for _ in range(settings.critic_steps):
-            d_loss = critic_loss(D, z, z_fake, y, settings.lambda_gp)
-            minimize(opt_D, d_loss)
+    def __init__(self, C: nn.Module, G: Generator, D: Critic, A: Autoencoder, prior: Prior, config: Config) -> None:
+        self.C, self.G, self.D, self.A = C, G.eval(), D, A
+        self.prior, self.settings = prior, config.uqgan
+        self.layout = block_layout(prior, config.uqgan.batch_size) if prior.is_cuda else None
+        self.opt_C = adam(C, compiled=config.compile)
+        self.opt_G = adam(G, GAN_BETAS, compiled=config.compile)
+        self.opt_D = adam(D, GAN_BETAS, compiled=config.compile)
+        for name in ("critic_objective", "generator_objective", "classifier_objective", "codes", "images"):
+            setattr(self, name, compiled(getattr(self, name), prior.device, config.compile))
+        self.aside = Aside(prior.device)
 
-        # min_G, Eq. 8: close to the class for D, outside it for C, on all its sides for L_R.
-        with frozen(C, D):
-            z_fake = G.train()(y)  # batch statistics here only; running ones above and below
-            g_loss = (
-                -D(z_fake, y).mean()
-                + settings.lambda_cl * out_of_class_loss(C(A.decode(z_fake, y)), y)
-                + settings.lambda_reg * spread_loss(z, z_fake, y, layout)
-            )
-            minimize(opt_G, g_loss)
+    @property
+    def optimizers(self) -> dict[str, Optimizer]:
+        return {"opt_C": self.opt_C, "opt_G": self.opt_G, "opt_D": self.opt_D}
 
-        # min_C, Eq. 9: in-class on x, out-of-class on other classes and on x̃.
-        with torch.no_grad():
-            x_fake = A.decode(generate(G, y), y)
-        for _ in range(settings.classifier_steps):
-            real, fake = C(torch.cat([x, x_fake])).chunk(2)
-            c_loss = classifier_loss(real, fake, y, prior, settings.lambda_real)
-            minimize(opt_C, c_loss)
-        return Losses(d_loss.detach(), g_loss.detach(), c_loss.detach())
+    def iterate(self, x: Images, y: Labels, z: Codes, next_y: Labels, next_z: Codes) -> Losses:
+        g_loss = self.train_generator(z, y)
+        x_fake = self.images(y)
+        with self.aside:
+            c_loss = self.train_classifier(x, x_fake, y)
+        d_loss = self.train_critic(next_z, next_y)
+        self.aside.join()
+        return Losses(d_loss, g_loss, c_loss)
 
-    return iterate
+    def train_critic(self, z: Codes, y: Labels) -> Scalar:
+        z_fake = self.codes(y)
+        for _ in range(self.settings.critic_steps):
+            loss = self.critic_objective(z, z_fake, y)
+            minimize(self.opt_D, loss)
+        return loss.detach()
+
+    def train_generator(self, z: Codes, y: Labels) -> Scalar:
+        self.G.train()  # batch statistics here only; running ones in the other phases
+        with frozen(self.C, self.D):
+            loss = self.generator_objective(z, y)
+            minimize(self.opt_G, loss)
+        self.G.eval()
+        return loss.detach()
+
+    def train_classifier(self, x: Images, x_fake: Images, y: Labels) -> Scalar:
+        for _ in range(self.settings.classifier_steps):
+            loss = self.classifier_objective(x, x_fake, y)
+            minimize(self.opt_C, loss)
+        return loss.detach()
+
+    def critic_objective(self, z: Codes, z_fake: Codes, y: Labels) -> Scalar:
+        """max_D, Eq. 8: tell the codes of class y from the generated ones."""
+        return critic_loss(self.D, z, z_fake, y, self.settings.lambda_gp)
+
+    def generator_objective(self, z: Codes, y: Labels) -> Scalar:
+        """min_G, Eq. 8: close to the class for D, outside it for C, on all its sides for L_R."""
+        z_fake = self.G(y)
+        x_fake = self.A.decode(z_fake, y)
+        loss = -self.D(z_fake, y).mean() + self.settings.lambda_cl * out_of_class_loss(self.C(x_fake), y)
+        if self.settings.lambda_reg:
+            loss = loss + self.settings.lambda_reg * spread_loss(z, z_fake, y, self.layout)
+        return cast(Tensor, loss)
+
+    def classifier_objective(self, x: Images, x_fake: Images, y: Labels) -> Scalar:
+        """min_C, Eq. 9: in-class on x, out-of-class on other classes and on x̃."""
+        real, fake = self.C(torch.cat([x, x_fake])).chunk(2)
+        return classifier_loss(real, fake, y, self.prior, self.settings.lambda_real)
+
+    @torch.no_grad()
+    def codes(self, y: Labels) -> Codes:
+        """z̃ to learn from, not through."""
+        return cast(Tensor, self.G(y))
+
+    @torch.no_grad()
+    def images(self, y: Labels) -> Images:
+        """x̃ to learn from, not through."""
+        return self.A.decode(self.G(y), y)
 
 
 @torch.no_grad()
-def generate(G: Generator, y: Labels) -> Codes:
-    """Codes to learn from, not through: running statistics, no gradient."""
-    return cast(Tensor, G.eval()(y))
+def encode_all(A: Autoencoder, task: Task) -> Codes:
+    """The code of every training sample, then of its mirror image: A is frozen, so once is enough."""
+    data = task.train
+    views = [data.x, data.x.flip(3)] if task.flip else [data.x]
+    chunks = [zip(equal_chunks(x), equal_chunks(data.y), strict=True) for x in views]
+    return torch.cat([torch.cat([A.encode(x, y) for x, y in each])[: len(data)] for each in chunks])
 
 
-def fit_autoencoder(A: Autoencoder, task: Task, config: AutoencoderConfig, log: Log) -> None:
+def fit_autoencoder(A: Autoencoder, task: Task, config: Config, log: Log) -> None:
     """Eq. 6 on the in-distribution data; the weights of least validation loss are kept."""
-    epoch_steps = task.train.steps_per_epoch(config.batch_size, drop_last=False)
-    optimizer, best = adam(A.train()), Best(A)
+    settings, device = config.autoencoder, task.train.x.device
+    epoch_steps = task.train.steps_per_epoch(settings.batch_size, drop_last=False)
+    optimizer, best = adam(A.train(), compiled=config.compile), Best(A)
     parts: Parts = {"A": A, "optimizer": optimizer, "best": best}
-    stage = Stage(log, "autoencoder", config.epochs * epoch_steps, parts)
-    batches = task.train.batches(config.batch_size, stage.steps, log.seed, drop_last=False, flip=task.flip)
+    stage = Stage(log, "autoencoder", settings.epochs * epoch_steps, parts)
+    batches = task.train.batches(settings.batch_size, stage.steps, log.seed, drop_last=False, flip=task.flip)
+    objective = compiled(lambda x, y: reconstruction_loss(A(x, y), x), device, config.compile)
 
     def train_step(x: Images, y: Labels) -> Scalar:
-        loss = reconstruction_loss(A(x, y), x)
+        loss = objective(x, y)
         minimize(optimizer, loss)
         return loss.detach()
 
-    train_step = accelerate(train_step, task.train.x.device, log.say)
-    with memory_advice("autoencoder.batch_size", config.batch_size):
-        for step, (x, y) in zip(stage, batches, strict=False):
+    train_step = accelerate(train_step, device, log.say)
+    with memory_advice("autoencoder.batch_size", settings.batch_size):
+        for step, (x, y, _) in zip(stage, batches, strict=False):
             epoch = step // epoch_steps
-            falls = (4 * epoch >= config.epochs) + (2 * epoch >= config.epochs)
-            set_lr(optimizer, config.lr * 0.1**falls)
+            falls = (4 * epoch >= settings.epochs) + (2 * epoch >= settings.epochs)
+            set_lr(optimizer, settings.lr * 0.1**falls)
             loss = train_step(x, y)
             if (step + 1) % epoch_steps == 0:
                 validation = validate_autoencoder(A, task)

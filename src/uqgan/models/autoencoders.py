@@ -5,7 +5,7 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from uqgan.models.layers import SIDES, UpBlock, down_path, init_resnet, with_label, with_label_planes
+from uqgan.models.layers import SIDES, Conv, UpBlock, down_path, init_resnet, with_label, with_label_planes
 from uqgan.shapes import Codes, Images, Labels
 
 
@@ -53,7 +53,7 @@ class SmallAutoencoder(Autoencoder):
         size = inner[0] * inner[1] * inner[2]
         self.dim, self.n_classes = dim, n_classes
         self.encoder = nn.Sequential(
-            nn.Conv2d(channels + n_classes, 32, 3, stride=2, padding=1),
+            Conv(channels + n_classes, 32, 3, stride=2, padding=1),
             nn.ReLU(),
             nn.Conv2d(32, 64, 3, stride=2, padding=1),
             nn.ReLU(),
@@ -94,7 +94,7 @@ class ResNetAutoencoder(Autoencoder):
             *(UpBlock(a, b) for a, b in pairwise(widths)),
             nn.BatchNorm2d(widths[-1]),
             nn.ReLU(),
-            nn.Conv2d(widths[-1], channels, 3, padding=1),
+            Conv(widths[-1], channels, 3, padding=1),
         )
         self.apply(init_resnet)
 

@@ -4,7 +4,7 @@ import math
 
 from torch import nn
 
-from uqgan.models.layers import down_path, dropout, init_resnet
+from uqgan.models.layers import Conv, down_path, dropout, init_resnet
 
 
 class MLP(nn.Sequential):
@@ -30,8 +30,8 @@ class LeNet(nn.Sequential):
             return [layer, dropout(p), nn.ReLU(), *after]
 
         super().__init__(
-            *block(nn.Conv2d(channels, 6, 5), nn.MaxPool2d(2)),
-            *block(nn.Conv2d(6, 16, 5), nn.MaxPool2d(2)),
+            *block(Conv(channels, 6, 5), nn.MaxPool2d(2)),
+            *block(Conv(6, 16, 5), nn.MaxPool2d(2)),
             nn.Flatten(),
             *block(nn.Linear(400, 120)),
             *block(nn.Linear(120, 84)),

@@ -61,6 +61,43 @@ class ImageNorm(nn.Module):
         return (normal * self.weight + self.bias).to(x.dtype)
 
 
+class Conv(nn.Conv2d):
+    """A convolution of any number of channels; a GPU sees them in eights, filled up with zeros, as it likes them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not x.is_cuda:
+            return super().forward(x)
+        more_in, more_out = -self.in_channels % 8, -self.out_channels % 8
+        weight = F.pad(self.weight, (0, 0, 0, 0, 0, more_in, 0, more_out))
+        bias = None if self.bias is None else F.pad(self.bias, (0, more_out))
+        x = F.pad(x, (0, 0, 0, 0, 0, more_in))
+        return F.conv2d(x, weight, bias, self.stride, self.padding)[:, : self.out_channels]
+
+
+class ConvPool(nn.Conv2d):
+    """A 3 × 3 convolution, then the mean of every 2 × 2 pixels: together one 4 × 4 convolution in steps of two.
+
+    The same function of the same weights, with less than half the products and no image of full size between.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv2d(x, _slid(self.weight) / 4, self.bias, stride=2, padding=1)
+
+
+class UpConv(nn.Conv2d):
+    """Every pixel doubled, then a 3 × 3 convolution: together one transposed 4 × 4 convolution in steps of two."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        kernel = _slid(self.weight.flip(2, 3)).transpose(0, 1)
+        return F.conv_transpose2d(x, kernel, self.bias, stride=2, padding=1)
+
+
+def _slid(kernel: Tensor) -> Tensor:
+    """The sum of a 3 × 3 kernel at the four places it can take in 4 × 4."""
+    rows = F.pad(kernel, (0, 0, 0, 1)) + F.pad(kernel, (0, 0, 1, 0))
+    return F.pad(rows, (0, 1)) + F.pad(rows, (1, 0))
+
+
 class DownBlock(nn.Module):
     """Pre-activation residual block that halves the image (layer norm, leaky ReLU, average pooling)."""
 
@@ -74,13 +111,18 @@ class DownBlock(nn.Module):
             dropout(p),
             ImageNorm(inputs, size),
             nn.LeakyReLU(),
-            nn.Conv2d(inputs, outputs, 3, padding=1),
-            dropout(p),
-            nn.AvgPool2d(2),
+            *conv_pool(inputs, outputs, p),
         )
 
     def forward(self, x: Tensor) -> Tensor:
         return cast(Tensor, self.shortcut(x) + self.main(x))
+
+
+def conv_pool(inputs: int, outputs: int, p: float) -> list[nn.Module]:
+    """A 3 × 3 convolution and pooling, with dropout between them if any."""
+    if p > 0:
+        return [nn.Conv2d(inputs, outputs, 3, padding=1), dropout(p), nn.AvgPool2d(2)]
+    return [ConvPool(inputs, outputs, 3, padding=1)]
 
 
 class UpBlock(nn.Module):
@@ -88,12 +130,11 @@ class UpBlock(nn.Module):
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.shortcut = nn.Sequential(nn.Upsample(scale_factor=2), nn.Conv2d(inputs, outputs, 1))
+        self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1), nn.Upsample(scale_factor=2))  # in any order
         self.main = nn.Sequential(
             nn.BatchNorm2d(inputs),
             nn.ReLU(),
-            nn.Upsample(scale_factor=2),
-            nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
+            UpConv(inputs, outputs, 3, padding=1, bias=False),
             nn.BatchNorm2d(outputs),
             nn.ReLU(),
             nn.Conv2d(outputs, outputs, 3, padding=1),
@@ -113,7 +154,7 @@ def down_path(channels: int, size: int, p: float = 0.0) -> tuple[nn.Sequential, 
     widths = [32 * 2**k for k in range(SIDES[size])]
     widths.append(widths[-1])
     blocks = [DownBlock(a, b, size >> k, p) for k, (a, b) in enumerate(pairwise(widths))]
-    path = nn.Sequential(nn.Conv2d(channels, widths[0], 3, padding=1), dropout(p), *blocks)
+    path = nn.Sequential(Conv(channels, widths[0], 3, padding=1), dropout(p), *blocks)
     path.apply(init_resnet)
     return path, widths[-1]
 
