@@ -56,7 +56,7 @@ def plane(sizes: Sequence[int]) -> Task:
     """A class around (k, 0) for each size."""
     y = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
     data = Dataset(torch.randn(len(y), 2) + torch.stack([y, 0 * y], 1), y)
-    return Task("plane", "plane", tuple("abcdefgh"[: len(sizes)]), data, data, data, data, {}, {}, {})
+    return Task("plane", "plane", tuple(map(str, range(len(sizes)))), data, data, data, data, {}, {}, {})
 
 
 def health(task: Task, C: nn.Module | None = None, G: nn.Module | None = None, D: nn.Module | None = None) -> Health:
@@ -129,6 +129,15 @@ def test_as_many_of_each_class_are_taken_and_few_come_repeatedly() -> None:
     index = some_of_each(y, 4).view(2, PER_CLASS)
     assert y[index].unique(dim=1).tolist() == [[0], [2]]
     assert set(index[0].tolist()) == {1, 3, 4}
+
+
+def test_of_many_classes_only_some_examples_are_shown_to_the_classifier() -> None:
+    seen = []
+    C = nn.Linear(2, 100)
+    C.register_forward_hook(lambda _, inputs, __: seen.append(len(inputs[0])))
+    found = health(plane([3] * 100), C=C).measure(0)
+    assert seen == [1000]
+    assert len(found) == 204
 
 
 def test_measuring_repeats_for_a_step_and_leaves_the_callers_randomness_alone() -> None:
