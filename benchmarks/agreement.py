@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from iteration import made_up, settings
+from iteration import made_up
 from uqgan.acceleration import WARM_UP, CapturedStep
-from uqgan.config import Config
+from uqgan.config import load_config
 from uqgan.methods import METHODS
 from uqgan.methods.uqgan import Game, encode_all
 from uqgan.models.gan import Critic
@@ -31,7 +31,7 @@ LIMIT = 1e-3
 def losses(name: str, fast: bool) -> list[dict[str, float]]:
     """Of the first iterations."""
     device = torch.device("cuda")
-    config = Config.model_validate(settings(name, ITERATIONS, eager=True).model_dump() | {"compile": fast})
+    config = load_config(name, overrides={"precision": "fp32", "compile": "always" if fast else "never"})
     torch.manual_seed(0)
     task = made_up(name).to(device)
     predictor = METHODS["uqgan"].assemble(task.shape, task.n_classes, config).to(device)
@@ -40,8 +40,9 @@ def losses(name: str, fast: bool) -> list[dict[str, float]]:
     C, G, A = nets.classifier, nets.shield.generator, nets.shield.autoencoder.eval().requires_grad_(False)
     D = Critic(A.dim, task.n_classes).to(device)
     game = Game(C, G, D, A, task.train.class_frequencies(task.n_classes), config)
-    for optimizer, lr in ((game.opt_C, 1e-3), (game.opt_G, 2e-4), (game.opt_D, 2e-4)):
-        set_lr(optimizer, lr)
+    set_lr(game.opt_C, config.uqgan.lr)
+    for optimizer in (game.opt_G, game.opt_D):
+        set_lr(optimizer, config.uqgan.gan_lr)
     codes = encode_all(A, task)
     batches = list(task.train.batches(256, range(ITERATIONS + 1), seed=0))
     inputs = [(now.x, now.y, codes[now.view], then.y, codes[then.view]) for now, then in pairwise(batches)]
@@ -58,7 +59,12 @@ def losses(name: str, fast: bool) -> list[dict[str, float]]:
                 for value in state.values():
                     value.zero_()
     torch.manual_seed(1)
-    found = [{key: float(value) for key, value in iterate(*each)._asdict().items()} for each in inputs]
+    critic = [float(game.train_critic(inputs[0][2], inputs[0][1]))]
+    found = []
+    for each in inputs:
+        critic_then, *others = (float(value) for value in iterate(*each))
+        found.append(dict(zip(("critic", "generator", "classifier"), (critic[-1], *others), strict=True)))
+        critic.append(critic_then)
     if fast and iterate.graph is None:
         raise SystemExit("the iteration was not captured")
     return found

@@ -47,13 +47,13 @@ def made_up(name: str) -> Task:
     return Task(name, name, tuple(map(str, range(n_classes))), data, few, few, few, {}, {}, {})
 
 
-def settings(name: str, iterations: int, eager: bool) -> Config:
+def settings(name: str, iterations: int, eager: bool, compile_: str = "auto") -> Config:
     mnist, tiny = name == "mnist", name == "tiny-imagenet"
     return parse(
         {
             "classifier": "lenet" if mnist else "resnet",
             "precision": "fp32" if eager else "auto",
-            "compile": not eager,
+            "compile": "never" if eager else compile_,
             "autoencoder": {"kind": "small" if mnist else "resnet", "dim": 32 if mnist else 128},
             "uqgan": {
                 "iterations": iterations,
@@ -95,6 +95,8 @@ class Stopwatch(Log):
 
 def fit(name: str, method: str, config: Config, device: torch.device, log: Log) -> None:
     task = made_up(name).to(device)
+    if device.type == "cpu":
+        acceleration.keep_freed_memory()
     torch.manual_seed(0)
     predictor = METHODS[method].assemble(task.shape, task.n_classes, config).to(device)
     predictor.prepare(config)
@@ -103,7 +105,9 @@ def fit(name: str, method: str, config: Config, device: torch.device, log: Log) 
     uqgan.fit_jointly(nets.classifier, nets.shield.generator, A, task, config, log)
 
 
-def measure(name: str, method: str, device: torch.device, steps: int, eager: bool, profiled: bool) -> dict[str, Any]:
+def measure(
+    name: str, method: str, device: torch.device, steps: int, eager: bool, profiled: bool, compile_: str
+) -> dict[str, Any]:
     start = time.perf_counter()
     warm = 10 if device.type == "cuda" else 1
     watch = Stopwatch(warm, warm + steps, profiled)
@@ -112,14 +116,15 @@ def measure(name: str, method: str, device: torch.device, steps: int, eager: boo
         torch.cuda.reset_peak_memory_stats()
     with plain_steps() if eager else nullcontext():
         # One step more, since the last one is followed by a validation.
-        fit(name, method, settings(name, total + 1, eager), device, watch)
+        fit(name, method, settings(name, total + 1, eager, compile_), device, watch)
     ms = 1e3 * (watch.marks[1] - watch.marks[0]) / steps
-    bf16 = device.type == "cuda" and not eager
+    bf16 = acceleration.has_bf16(device) and not eager
     flops, peak = count_flops(name, method), peak_flops(device, torch.bfloat16 if bf16 else torch.float32)
     return {
         "task": name,
         "method": method,
         "mode": "eager" if eager else "accelerated",
+        "compile": "never" if eager else compile_,
         "device": describe(device),
         "precision": "bf16" if bf16 else "fp32",
         "ms_per_iteration": round(ms, 3),
@@ -181,9 +186,12 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
 @cache
 def count_flops(name: str, method: str) -> float:
     """Of one iteration, counted on the operations that eager PyTorch runs."""
-    with plain_steps(), FlopCounterMode(display=False) as counter:
-        fit(name, method, settings(name, 1, eager=True), choose_device(), Stopwatch(-1, -1))
-    return counter.get_total_flops()
+    counts = []
+    for iterations in (1, 2):
+        with plain_steps(), FlopCounterMode(display=False) as counter:
+            fit(name, method, settings(name, iterations, eager=True), choose_device(), Stopwatch(-1, -1))
+        counts.append(counter.get_total_flops())
+    return counts[1] - counts[0]
 
 
 def main() -> None:
@@ -192,6 +200,7 @@ def main() -> None:
     parser.add_argument("--method", default="uqgan", choices=["uqgan", "uqgan-mc"])
     parser.add_argument("--steps", type=int, default=None)
     parser.add_argument("--eager", action="store_true")
+    parser.add_argument("--compile", default="auto", choices=["auto", "always", "never"])
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--json", type=Path, default=None)
@@ -200,10 +209,10 @@ def main() -> None:
     steps = arguments.steps or (200 if device.type == "cuda" else 5)
     rows = []
     for name in arguments.tasks or (list(SHAPES) if device.type == "cuda" else ["mnist"]):
-        row = measure(name, arguments.method, device, steps, arguments.eager, arguments.profile)
+        row = measure(name, arguments.method, device, steps, arguments.eager, arguments.profile, arguments.compile)
         rows.append(row)
         print(
-            f"{name:14} {arguments.method:9} {row['mode']:12} {row['ms_per_iteration']:8.2f} ms  "
+            f"{name:14} {arguments.method:9} {row['mode']:11} compile {row['compile']:6} {row['ms_per_iteration']:8.2f} ms  "
             f"{row['tflops']:6.1f} TFLOP/s ({row['share_of_peak']:.1%} of the peak)  "
             f"{row['peak_memory_mb'] or 0:6} MB  start-up {row['start_up_seconds']:.0f} s"
             + (f"  {row['speed_up_over_the_authors']} x the authors' step" if row["speed_up_over_the_authors"] else "")

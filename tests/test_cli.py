@@ -81,6 +81,15 @@ def test_evaluate_gives_json_and_the_same_scores_again(
     assert json.loads(capfd.readouterr().out)["scores"] == before
 
 
+def test_validation_scores_are_others_and_leave_those_of_the_test_alone(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = (trained / "scores.json").read_bytes()
+    assert uqgan(monkeypatch, "evaluate", str(trained), "--json", "--validation") == 0
+    assert json.loads(capfd.readouterr().out)["scores"] != json.loads(before)["scores"]
+    assert (trained / "scores.json").read_bytes() == before
+
+
 def test_a_run_is_not_overwritten_unless_told(
     trained: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

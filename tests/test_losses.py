@@ -13,9 +13,7 @@ from uqgan.losses import (
     critic_loss,
     cross_entropy_loss,
     gradient_penalty,
-    in_class_loss,
     one_vs_all_loss,
-    other_classes_loss,
     out_of_class_loss,
     reconstruction_loss,
     spread_loss,
@@ -46,7 +44,7 @@ def test_the_weight_as_printed_in_the_paper_misses_the_posterior() -> None:
     world = World(torch.tensor([[0.6, 0.3, 0.2], [0.4, 0.7, 0.8]], dtype=torch.double), prior)
 
     def printed(logits: Tensor, y: Tensor, prior: Tensor) -> Tensor:
-        return in_class_loss(logits, y) + other_classes_loss(logits, y, 1 / prior)
+        return one_vs_all_loss(logits, y, 1 / prior)
 
     logits = world.optimal_logits().requires_grad_()
     (gradient,) = torch.autograd.grad(world.expected(printed, logits), logits)
@@ -68,8 +66,10 @@ def test_eq_1_equals_its_formula_written_out() -> None:
 def test_eq_9_equals_its_formula(share: float) -> None:
     real, fake = torch.randn(6, 3), torch.randn(6, 3)
     y, prior = torch.tensor([0, 1, 2, 0, 1, 2]), torch.tensor([0.5, 0.3, 0.2])
-    outside = -torch.log(1 - fake.sigmoid()[range(6), y]).mean()
-    expected = in_class_loss(real, y) + share * other_classes_loss(real, y, prior) + (1 - share) * outside
+    C, outside = real.sigmoid(), -torch.log(1 - fake.sigmoid()[range(6), y]).mean()
+    inside = -torch.log(C[range(6), y]).mean()
+    others = sum(prior[j] / prior[k] * -torch.log(1 - C[i, j]) / 2 for i, k in enumerate(y) for j in range(3) if j != k)
+    expected = inside + share * others / 6 + (1 - share) * outside
     assert_close(classifier_loss(real, fake, y, prior, share), expected)
 
 
@@ -85,7 +85,8 @@ def test_eq_9_at_lambda_real_1_is_eq_1_and_ignores_the_generated() -> None:
 def test_losses_of_extreme_logits_keep_their_gradient() -> None:
     """On probabilities the loss would be cut at 100 and its slope be 0 (float32 σ(17) is 1)."""
     logits = torch.tensor([[200.0, -200.0]], requires_grad=True)
-    loss = out_of_class_loss(logits, torch.tensor([0])) + in_class_loss(logits, torch.tensor([1]))
+    in_class = one_vs_all_loss(logits, torch.tensor([1]), torch.tensor([0.5, 0.5]), others=0.0)
+    loss = out_of_class_loss(logits, torch.tensor([0])) + in_class
     assert_close(loss, torch.tensor(400.0))
     (gradient,) = torch.autograd.grad(loss, logits)
     assert_close(gradient, torch.tensor([[1.0, -1.0]]))

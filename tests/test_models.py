@@ -7,7 +7,7 @@ from uqgan.errors import UsageError
 from uqgan.models.autoencoders import AUTOENCODERS, make_autoencoder
 from uqgan.models.classifiers import make_classifier
 from uqgan.models.gan import Critic, Generator, Shield
-from uqgan.models.layers import ImageNorm, with_label, with_label_planes
+from uqgan.models.layers import Conv, ConvPool, Dropout, ImageNorm, UpConv, with_label, with_label_planes
 
 MNIST, CIFAR, TINY = (1, 32, 32), (3, 32, 32), (3, 64, 64)
 
@@ -113,3 +113,39 @@ def test_the_generator_draws_new_codes_each_time_for_the_class_asked_for() -> No
 def test_the_resnets_refuse_other_sizes_with_a_sentence() -> None:
     with pytest.raises(UsageError, match="image size = 48: the ResNets take 32 or 64 pixels"):
         make_classifier("resnet", (3, 48, 48), 5)
+
+
+def test_a_compiled_dropout_drops_half_doubles_the_rest_and_repeats_with_its_seed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    drop = Dropout(0.5)
+    x = torch.rand(8, 32, 16, 16) + 1
+    torch.manual_seed(3)
+    first = drop(x)
+    kept = first != 0
+    assert torch.equal(first[kept], 2 * x[kept])
+    assert abs(float(kept.float().mean()) - 0.5) < 0.01
+    assert ((kept.float().mean((0, 2, 3)) - 0.5).abs() < 0.05).all(), "each channel on its own"
+    neighbours = (kept[:, :-1] == kept[:, 1:]).float().mean((0, 2, 3))
+    assert ((neighbours - 0.5).abs() < 0.05).all(), "bits of one number are independent"
+    torch.manual_seed(3)
+    assert torch.equal(drop(x), first)
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(1, 6), (3, 8), (6, 16)])
+def test_pooling_and_doubling_in_one_convolution_change_no_value(inputs: int, outputs: int) -> None:
+    x = torch.randn(2, inputs, 8, 8, dtype=torch.double)
+    down, up = (kind(inputs, outputs, 3, padding=1).double() for kind in (ConvPool, UpConv))
+    plain = torch.nn.Conv2d(inputs, outputs, 3, padding=1).double()
+    plain.load_state_dict(down.state_dict())
+    assert_close(down(x), torch.nn.functional.avg_pool2d(plain(x), 2))
+    plain.load_state_dict(up.state_dict())
+    assert_close(up(x), plain(torch.nn.functional.interpolate(x, scale_factor=2)))
+
+
+def test_channels_in_eights_change_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    conv, x = Conv(3, 5, 3, stride=2, padding=1), torch.randn(2, 3, 9, 9)
+    expected = conv(x)
+    monkeypatch.setattr(Conv, "in_eights", lambda *_: True)
+    assert_close(conv(x), expected)

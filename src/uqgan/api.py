@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy.typing as npt
 import torch
 from rich.console import Console
-from torch import Tensor
+from torch import Tensor, nn
 
 from uqgan.acceleration import choose_device
 from uqgan.config import Config, check_networks, load_config, own_settings, suggest
@@ -18,6 +18,7 @@ from uqgan.evaluation import Outputs, evaluate, predict_task
 from uqgan.files import write_json
 from uqgan.log import Log
 from uqgan.methods import METHODS
+from uqgan.models.own import OwnClassifier
 from uqgan.runs import RESUME, SCORES, Plan, Record, circumstances, finished, holds_run, remove_run
 from uqgan.uncertainty import Prediction
 
@@ -62,13 +63,16 @@ class Run:
                 raise UsageError("x has pixels outside [0, 1]: give uint8, or floats divided by 255")
         return self.record.predictor.predict(inputs, seed).cpu()
 
-    def outputs(self) -> Outputs:
-        """What it says about all test samples of its task."""
-        return predict_task(self.record.predictor, self.task, self.record.plan.seed)
+    def outputs(self, validation: bool = False) -> Outputs:
+        """What it says about all test samples of its task, or about those of validation."""
+        return predict_task(self.record.predictor, self.task, self.record.plan.seed, validation)
 
-    def evaluate(self, resamples: int = 1000) -> dict[str, Any]:
-        """The paper's columns, per OoD set and together, with 95 % intervals."""
-        return evaluate(self.outputs(), resamples) | {"missing": self.task.missing}
+    def evaluate(self, resamples: int = 1000, validation: bool = False) -> dict[str, Any]:
+        """The paper's columns, per OoD set and together, with 95 % intervals.
+
+        To choose settings, take `validation`: samples that neither training nor the test sets hold.
+        """
+        return evaluate(self.outputs(validation), resamples) | {"missing": self.task.missing}
 
     @torch.no_grad()
     def generate(self, label: int | str, n: int = 16, seed: int | None = None) -> Tensor:
@@ -106,6 +110,7 @@ def fit(
     max_minutes: float | None = None,
     console: Console | None = None,
     overwrite: bool = False,
+    classifier: nn.Module | str | None = None,
     **settings: Any,
 ) -> Run:
     """Train a method on a task.
@@ -113,32 +118,53 @@ def fit(
     Settings come from the task, changed by keywords of its recipe (`lambda_real=0.5`) or whole sections
     (`autoencoder={"dim": 16}`), or all together as a Config. With a folder the run is saved there as it goes and
     can be resumed; `overwrite` replaces the run that is there.
+
+    `classifier` is a network's name, or a network of your own: float images in [0, 1] (samples, channels, height,
+    width), or points (samples, 2), to logits (samples, classes). Copies of it are trained, from the weights that it
+    has; it stays as it is itself.
     """
-    check_request(method, seed, config, settings)
+    if isinstance(classifier, str):
+        settings, classifier = settings | {"classifier": classifier}, None
+    check_request(method, seed, config, settings, classifier)
     task = task if isinstance(task, Task) else load_task(task)
     config = config or settings_of(task, overrides=sections(method, settings))
-    check_networks(config, task.shape)
-    plan = Plan(task.name, method, seed, task.shape, task.class_names, config, task.digest)
+    plan = checked_plan(method, task, seed, config, classifier)
     on = choose_device(device)
     where = Path(folder) if folder else None
     if where:
         prepare(where, plan, resume, overwrite)
         if finished(where):
-            return Run(load(where, device).record, task)
-    log = Log(where, seed, resume, max_minutes, console)
-    start = time.monotonic()
-    try:
-        predictor = METHODS[method].fit(task.to(on), config, log)
-    except BaseException:
-        if where and not (where / RESUME).exists():
-            remove_run(where)  # nothing was saved that could be gone on with
-        raise
-    finally:
-        log.close()
-    record = Record(plan, predictor, log.rows, circumstances(on, time.monotonic() - start, log.stopped))
+            return Run(load(where, device, classifier=classifier).record, task)
+    record = train(plan, task, on, Log(where, seed, resume, max_minutes, console), classifier)
     if where:
         record.write(where)
     return Run(record, task)
+
+
+def train(plan: Plan, task: Task, device: torch.device, log: Log, own: nn.Module | None) -> Record:
+    """Train as planned; a run that fails with nothing saved that could be gone on with leaves no folder."""
+    start = time.monotonic()
+    try:
+        predictor = METHODS[plan.method].fit(task.to(device), plan.config, log, own)
+    except BaseException:
+        if log.folder and not (log.folder / RESUME).exists():
+            remove_run(log.folder)
+        raise
+    finally:
+        log.close()
+    return Record(plan, predictor, log.rows, circumstances(device, time.monotonic() - start, log.stopped))
+
+
+def checked_plan(method: str, task: Task, seed: int, config: Config, own: nn.Module | None) -> Plan:
+    """The plan of a run whose networks take the task's samples."""
+    name = ""
+    if own is not None:
+        OwnClassifier(own, task.shape, task.n_classes, draws=METHODS[method].dropout > 0)  # refuses what can't be one
+        config, name = config.model_copy(update={"classifier": "own"}), type(own).__qualname__
+    elif config.classifier == "own":
+        raise UsageError("classifier = own: needs your network (in Python: uqgan.fit(…, classifier=MyNet()))")
+    check_networks(config, task.shape)
+    return Plan(task.name, method, seed, task.shape, task.class_names, config, task.digest, name)
 
 
 def is_own(task: str) -> bool:
@@ -152,9 +178,18 @@ def settings_of(task: Task, file: Path | None = None, overrides: Mapping[str, An
     return load_config(task.name, file, overrides, own)
 
 
-def load(folder: str | Path, device: str = "auto", data_root: str | Path | None = None) -> Run:
-    """The run in a folder; `data_root` is where the paper's data sets are, UQGAN_DATA if not given."""
-    record = Record.read(Path(folder))
+def load(
+    folder: str | Path,
+    device: str = "auto",
+    data_root: str | Path | None = None,
+    classifier: nn.Module | None = None,
+) -> Run:
+    """The run in a folder; `data_root` is where the paper's data sets are, UQGAN_DATA if not given.
+
+    A run with a classifier of your own needs it again, built alike; a copy of it gets the trained weights.
+    """
+    check_module(classifier)
+    record = Record.read(Path(folder), classifier)
     record.predictor.to(choose_device(device))
     record.predictor.prepare(record.plan.config)
     return Run(record, data_root=data_root)
@@ -182,13 +217,21 @@ def prepare(folder: Path, plan: Plan, resume: bool, overwrite: bool) -> None:
         raise UsageError(f"{folder}: holds a run with other settings ({difference(old, plan)}); choose another folder")
 
 
-def check_request(method: str, seed: int, config: Config | None, settings: Mapping[str, Any]) -> None:
+def check_request(
+    method: str, seed: int, config: Config | None, settings: Mapping[str, Any], classifier: nn.Module | None
+) -> None:
     """What can be said before any data are loaded."""
     if method not in METHODS:
         raise UsageError(f"method = {method}: no such method{suggest(method, list(METHODS))}")
     if config and settings:
         raise UsageError(f"{next(iter(settings))}: give settings as keywords or as a Config, not both")
     check_seed(seed)
+    check_module(classifier)
+
+
+def check_module(classifier: object) -> None:
+    if not isinstance(classifier, nn.Module | None):
+        raise UsageError(f"classifier = {classifier!r}: must be an nn.Module, already built (MyNet(), not MyNet)")
 
 
 def check_seed(seed: int) -> None:
@@ -215,7 +258,7 @@ def difference(old: Plan, new: Plan) -> str:
 
     def words(plan: Plan) -> dict[str, Any]:
         facts = {key: getattr(plan, key) for key in ("task", "method", "seed", "shape", "class_names", "digest")}
-        return facts | flat(plan.config.model_dump())
+        return facts | flat(plan.config.model_dump()) | {"own_classifier": plan.own_classifier}
 
     before, after = words(old), words(new)
     key = next(key for key in after if before.get(key) != after[key])

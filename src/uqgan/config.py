@@ -32,6 +32,8 @@ class AutoencoderConfig(Settings):
     """Samples a step."""
     lr: float = Field(1e-3, gt=0)
     """Adam's learning rate; a tenth of it after a quarter of the epochs, a hundredth after half of them."""
+    cached: bool = True
+    """Take the weights of an earlier run with the same settings, data and seed, where there are any."""
 
 
 class SupervisedConfig(Settings):
@@ -81,16 +83,20 @@ class UqganConfig(Settings):
 class Config(Settings):
     """All settings of a run; a method reads the sections of its recipe."""
 
-    classifier: Literal["mlp", "lenet", "resnet"] = "mlp"
-    """Network: mlp (points), lenet (32 pixels), resnet (32 or 64 pixels)."""
+    classifier: Literal["mlp", "lenet", "resnet", "own"] = "mlp"
+    """Network: mlp (points), lenet (32 pixels), resnet (32 or 64 pixels), own (any that is handed in, in Python)."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     """Of the convolutional networks; auto is bf16 on GPUs that have it, else fp32. Losses are always fp32."""
-    compile: bool = True
-    """Compile the convolutional networks where that pays (CUDA)."""
+    compile: Literal["auto", "always", "never"] = "auto"
+    """On CUDA, make iterations faster after a minute or more of compiling; auto does so for ResNets, where it pays."""
     uqgan: UqganConfig = UqganConfig()
     autoencoder: AutoencoderConfig = AutoencoderConfig()
     one_vs_all: SupervisedConfig = SupervisedConfig()
     cross_entropy: SupervisedConfig = SupervisedConfig()
+
+    @property
+    def compiles(self) -> bool:
+        return self.compile == "always" or (self.compile == "auto" and self.classifier == "resnet")
 
 
 def load_config(
@@ -112,7 +118,7 @@ def parse(tree: Mapping[str, Any]) -> Config:
         config = Config.model_validate(tree)
     except ValidationError as error:
         raise UsageError("; ".join(explain(error))) from None
-    if (config.classifier == "mlp") != (config.autoencoder.kind == "identity"):
+    if config.classifier != "own" and (config.classifier == "mlp") != (config.autoencoder.kind == "identity"):
         raise UsageError(
             f"classifier = {config.classifier}: does not go with autoencoder.kind = {config.autoencoder.kind} "
             "(points take mlp and identity, images the others)"
@@ -129,6 +135,7 @@ def check_networks(config: Config, shape: tuple[int, ...]) -> None:
         "lenet": len(shape) == 3 and side == 32,
         "small": len(shape) == 3 and side % 4 == 0,
         "resnet": len(shape) == 3 and side in (32, 64),
+        "own": True,
     }
     for name, kind in (("classifier", config.classifier), ("autoencoder.kind", config.autoencoder.kind)):
         if not takes[kind]:

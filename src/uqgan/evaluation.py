@@ -26,12 +26,13 @@ class Outputs:
         return self.test.labels == self.y
 
 
-def predict_task(predictor: Predictor, task: Task, seed: int) -> Outputs:
-    """Read all test samples; the seed fixes the draws of stochastic methods."""
+def predict_task(predictor: Predictor, task: Task, seed: int, validation: bool = False) -> Outputs:
+    """Read all test samples, or those of validation; the seed fixes the draws of stochastic methods."""
+    known, foreign = (task.validation, task.ood_validation) if validation else (task.test, task.ood)
     return Outputs(
-        y=task.test.y,
-        test=predictor.predict(task.test.x, seed).cpu(),
-        ood={name: predictor.predict(x, seed + k).cpu() for k, (name, x) in enumerate(task.ood.items(), 1)},
+        y=known.y.cpu(),
+        test=predictor.predict(known.x, seed).cpu(),
+        ood={name: predictor.predict(x, seed + k).cpu() for k, (name, x) in enumerate(foreign.items(), 1)},
     )
 
 

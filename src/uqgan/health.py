@@ -70,13 +70,13 @@ class Health:
 
     @torch.no_grad()
     def measure(self, step: int) -> dict[str, float]:
-        """All numbers with four digits, read from the device at once. The training's randomness is left alone."""
+        """All numbers with four digits, read from the device at once. Training goes on as if nothing had been asked."""
         z, y = self.z.flatten(0, 1), self.y.flatten()
         with own_randomness(y.device, self.seed * 1_000_003 + step):
             z_fake = self.G.eval()(y)
             on_real, on_fake = self.D(torch.cat([z, z_fake]), torch.cat([y, y])).view(2, -1, PER_CLASS).mean(2)
             asked = torch.arange(len(y), device=y.device).view_as(self.y)[:, : self.asked].flatten()
-            own_head = self.C(self.A.decode(z_fake[asked], y[asked])).gather(1, y[asked, None])
+            own_head = self.C.eval()(self.A.decode(z_fake[asked], y[asked])).gather(1, y[asked, None])
         found = [
             (self.share * (on_real - on_fake)).sum()[None],
             *(gradient_norm(net).to(y.device)[None] for net in (self.C, self.G, self.D)),

@@ -26,39 +26,31 @@ COSINE_LIMIT = 1 - 1e-6
 """Eq. 10 takes arccos of cosines cut here: at ±1 its slope is infinite."""
 
 
-def in_class_loss(logits: Logits, y: Labels) -> Scalar:
-    """Eq. 1, first term: the head of the true class must call x in-class."""
-    return -F.logsigmoid(logits.gather(1, y[:, None])).mean()
+def one_vs_all_loss(logits: Logits, y: Labels, prior: Prior, others: float = 1.0) -> Scalar:
+    """Eq. 1: the head of the true class must call x in-class, every other head out-of-class.
 
-
-def other_classes_loss(logits: Logits, y: Labels, prior: Prior) -> Scalar:
-    """Eq. 1, second term: every other head must call x out-of-class.
-
-    The weight is p̂(y')/p̂(y), as the proof of Lemma 1 needs; the paper prints its reciprocal (decision 0003).
+    The weight of the others is p̂(y')/p̂(y), as the proof of Lemma 1 needs; the paper prints its reciprocal
+    (decision 0003). `others` scales all of them, for Eq. 9.
     """
     n_classes = logits.shape[1]
-    weight = prior / prior[y][:, None]
-    others = 1 - F.one_hot(y, n_classes)
-    return -(others * weight * F.logsigmoid(-logits)).sum(1).mean() / (n_classes - 1)
-
-
-def one_vs_all_loss(logits: Logits, y: Labels, prior: Prior) -> Scalar:
-    """Eq. 1: one binary classifier a class, in-class against out-of-class."""
-    return in_class_loss(logits, y) + other_classes_loss(logits, y, prior)
+    own = _own(y, n_classes)
+    weight = torch.where(own, 1.0, others / (n_classes - 1) * prior / prior[y][:, None])
+    return -(weight * F.logsigmoid(torch.where(own, logits, -logits))).sum() / len(y)
 
 
 def out_of_class_loss(logits: Logits, y: Labels) -> Scalar:
     """-log C(o|x̃, y): the head of the class that x̃ was made for must call it out-of-class (Eqs. 8 and 9)."""
-    return -F.logsigmoid(-logits.gather(1, y[:, None])).mean()
+    return -(_own(y, logits.shape[1]) * F.logsigmoid(-logits)).sum() / len(y)
 
 
 def classifier_loss(real: Logits, fake: Logits, y: Labels, prior: Prior, lambda_real: float) -> Scalar:
     """Eq. 9: Eq. 1 with its out-of-class part shared between real and generated samples."""
-    return (
-        in_class_loss(real, y)
-        + lambda_real * other_classes_loss(real, y, prior)
-        + (1 - lambda_real) * out_of_class_loss(fake, y)
-    )
+    return one_vs_all_loss(real, y, prior, lambda_real) + (1 - lambda_real) * out_of_class_loss(fake, y)
+
+
+def _own(y: Labels, n_classes: int) -> Tensor:
+    """Which head is that of the sample's class: (batch, classes)."""
+    return y[:, None] == torch.arange(n_classes, device=y.device)
 
 
 def cross_entropy_loss(logits: Logits, y: Labels) -> Scalar:

@@ -17,6 +17,7 @@ import torch
 import yaml
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
+from torch import nn
 
 from uqgan import __version__
 from uqgan.config import Config, parse
@@ -40,6 +41,8 @@ class Plan:
     config: Config
     digest: str = ""
     """Of own data; empty for tasks that are the same everywhere."""
+    own_classifier: str = ""
+    """Class of a network of one's own; empty for the house's."""
 
     def write(self, folder: Path) -> None:
         tree = {
@@ -49,6 +52,7 @@ class Plan:
             "shape": list(self.shape),
             "class_names": list(self.class_names),
             "digest": self.digest,
+            "own_classifier": self.own_classifier,
             "settings": self.config.model_dump(),
         }
         write_text(folder / CONFIG, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
@@ -67,6 +71,7 @@ class Plan:
                 class_names=tuple(tree["class_names"]),
                 config=parse(tree["settings"]),
                 digest=str(tree.get("digest", "")),
+                own_classifier=str(tree.get("own_classifier", "")),
             )
         except UsageError:
             raise
@@ -86,9 +91,18 @@ class Plan:
                 rows |= {key if name == own else f"{name}.{key}": each for key, each in value.items()}
         return {key: f"{value:g}" if isinstance(value, float) else str(value) for key, value in rows.items()}
 
-    def assemble(self) -> Predictor:
+    def assemble(self, own: nn.Module | None = None) -> Predictor:
         """Its networks, not trained."""
-        return METHODS[self.method].assemble(self.shape, len(self.class_names), self.config)
+        return METHODS[self.method].assemble(self.shape, len(self.class_names), self.config, own)
+
+    def check_own(self, own: nn.Module | None, folder: Path) -> None:
+        """Whether a network was handed in where the run in that folder needs one, and only there."""
+        if self.config.classifier == "own" and own is None:
+            call = f'uqgan.load("{folder}", classifier={self.own_classifier}())'
+            raise UsageError(f"run = {folder}: has a classifier of your own, {self.own_classifier} (in Python: {call})")
+        if self.config.classifier != "own" and own is not None:
+            name = type(own).__qualname__
+            raise UsageError(f"classifier = {name}: that of {folder} is {self.config.classifier} (leave it out)")
 
 
 @dataclass(frozen=True)
@@ -103,7 +117,8 @@ class Record:
     def write(self, folder: Path) -> None:
         """The folder of this run; about.json comes last, so a folder that has it is whole."""
         self.plan.write(folder)
-        weights = {key: tensor.cpu().contiguous() for key, tensor in self.predictor.state_dict().items()}
+        state = self.predictor.state_dict()
+        weights = {key: tensor.cpu().clone(memory_format=torch.contiguous_format) for key, tensor in state.items()}
         write_bytes(folder / WEIGHTS, save_tensors(weights))
         write_text(folder / LOG, "".join(json.dumps(row) + "\n" for row in self.log))
         write_json(folder / ABOUT, self.about | {"weights_sha256": sha256(folder / WEIGHTS)})
@@ -111,7 +126,7 @@ class Record:
             shutil.rmtree(folder / RESUME, ignore_errors=True)
 
     @staticmethod
-    def read(folder: Path) -> "Record":
+    def read(folder: Path, own: nn.Module | None = None) -> "Record":
         """The run in that folder, bit for bit as it was trained."""
         if not folder.is_dir():
             raise UsageError(f"run = {folder}: no such folder")
@@ -123,10 +138,14 @@ class Record:
         data = _read(folder, WEIGHTS)
         if sha256(folder / WEIGHTS) != about.get("weights_sha256"):
             raise UsageError(f"{folder / WEIGHTS}: damaged, its sha256 is not the one in {ABOUT} (train it again)")
-        predictor = plan.assemble()
+        plan.check_own(own, folder)
+        predictor = plan.assemble(own)
         try:
             predictor.load_state_dict(load_tensors(data))
         except Exception as error:
+            if own is not None:
+                name, rule = type(own).__qualname__, f"build {plan.own_classifier} as it was for training"
+                raise UsageError(f"classifier = {name}: does not take the weights in {folder} ({rule})") from None
             raise UsageError(f"{folder / WEIGHTS}: does not fit {CONFIG} ({str(error).splitlines()[0]})") from None
         return Record(plan, predictor, log, about)
 

@@ -28,10 +28,6 @@ SAVE_SECONDS = 20.0
 """How much work a killed run may lose, at most about."""
 
 
-FEW_WEIGHTS = 16
-"""Tensors of a network for which a compiled step of Adam pays; it takes seconds to compile for many."""
-
-
 def adam(
     net: nn.Module, betas: tuple[float, float] = (0.9, 0.999), weight_decay: float = 0.0, compiled: bool = False
 ) -> Adam:
@@ -41,7 +37,7 @@ def adam(
     if device.type != "cuda":
         return Adam(weights, 0.0, betas, weight_decay=weight_decay, fused=True)
     lr = torch.tensor(0.0, device=device)
-    if not compiled or len(weights) > FEW_WEIGHTS:
+    if not compiled:
         return Adam(weights, lr, betas, weight_decay=weight_decay, fused=True, capturable=True)
     # One kernel for all weights; the fused one gives each 65,536 of them to a single block, a corner of the GPU.
     optimizer = Adam(weights, lr, betas, weight_decay=weight_decay, foreach=True, capturable=True)
@@ -73,18 +69,20 @@ def decay(start: float, end: float, step: int, total: int) -> float:
 @contextmanager
 def frozen(*nets: nn.Module) -> Iterator[None]:
     """Gradients flow through these networks but not into their weights."""
-    for net in nets:
-        net.requires_grad_(False)
+    weights = [weight for net in nets for weight in net.parameters() if weight.requires_grad]
+    for weight in weights:
+        weight.requires_grad_(False)
     try:
         yield
     finally:
-        for net in nets:
-            net.requires_grad_(True)
+        for weight in weights:
+            weight.requires_grad_(True)
 
 
 @torch.no_grad()
 def accuracy_on(net: nn.Module, data: Dataset) -> float:
     """Share of samples whose largest logit is the true class's."""
+    net.eval()
     labels = torch.cat([net(x).argmax(1) for x in equal_chunks(data.x)])
     return float((labels[: len(data)] == data.y).sum()) / len(data)
 
@@ -263,12 +261,13 @@ def fit_supervised(
     device = task.train.x.device
     epoch_steps = task.train.steps_per_epoch(settings.batch_size, drop_last=False)
     total = settings.epochs * epoch_steps
-    optimizer, best = adam(net, weight_decay=settings.weight_decay, compiled=config.compile), Best(net)
+    optimizer, best = adam(net, weight_decay=settings.weight_decay), Best(net)
     stage = Stage(log, name, total, {"classifier": net, "optimizer": optimizer, "best": best})
     batches = task.train.batches(settings.batch_size, stage.steps, log.seed, drop_last=False, flip=task.flip)
-    objective = compiled(lambda x, y: loss_of(net(x), y), device, config.compile)
+    objective = compiled(lambda x, y: loss_of(net(x), y), device, config.compiles)
 
     def train_step(x: Images, y: Labels) -> Scalar:
+        net.train(len(x) > 1)  # one sample alone has no batch statistics
         loss = objective(x, y)
         minimize(optimizer, loss)
         return loss.detach()

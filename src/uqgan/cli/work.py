@@ -116,6 +116,7 @@ def evaluate(
     *,
     device: str = "auto",
     data_root: Path | None = None,
+    validation: bool = False,
     as_json: Json = False,
     voice: Voice = Voice(),
 ) -> None:
@@ -129,6 +130,8 @@ def evaluate(
         auto, cpu, cuda or mps.
     data_root
         Folder of the paper's data sets; UQGAN_DATA if not given.
+    validation
+        Score validation samples instead, known and OoD, to choose settings by; nothing is kept.
     as_json
         Print JSON.
     """
@@ -136,11 +139,13 @@ def evaluate(
 
     loaded = api.load(run, device, data_root)
     with voice.busy(f"testing {run}"):
-        found = loaded.evaluate()
+        found = loaded.evaluate(validation=validation)
     if as_json:
         print_json(found)
     else:
         show_scores(found)
+    if validation:
+        return
     try:
         api.save_scores(run, loaded, found)
     except RunFailed as error:

@@ -6,13 +6,14 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor, nn
 
-from uqgan.acceleration import compiled, prepare
+from uqgan.acceleration import compiled, keep_freed_memory, prepare
 from uqgan.config import Config
 from uqgan.data.dataset import CHUNK, equal_chunks
 from uqgan.data.tasks import Task
 from uqgan.log import Log
 from uqgan.models.classifiers import make_classifier
 from uqgan.models.gan import Shield
+from uqgan.models.own import OwnClassifier
 from uqgan.shapes import DrawnLogits, Images, Prior
 from uqgan.uncertainty import Prediction, Reading
 
@@ -33,14 +34,18 @@ class Recipe(Protocol):
 
     __name__: str
 
-    def networks(self, shape: tuple[int, ...], n_classes: int, config: Config, dropout: float) -> Networks: ...
+    def networks(
+        self, shape: tuple[int, ...], n_classes: int, config: Config, dropout: float, own: nn.Module | None
+    ) -> Networks: ...
 
     def fit(self, nets: Networks, task: Task, config: Config, log: Log, outliers: Tensor | None) -> None: ...
 
 
-def classifier_only(shape: tuple[int, ...], n_classes: int, config: Config, dropout: float) -> Networks:
+def classifier_only(
+    shape: tuple[int, ...], n_classes: int, config: Config, dropout: float, own: nn.Module | None
+) -> Networks:
     """The networks of every recipe that trains nothing beside its classifier."""
-    return Networks(make_classifier(config.classifier, shape, n_classes, dropout))
+    return Networks(make_classifier(config.classifier, shape, n_classes, dropout, own))
 
 
 class Predictor(nn.Module):
@@ -62,10 +67,12 @@ class Predictor(nn.Module):
     def prepare(self, config: Config) -> None:
         """Make the convolutional networks fast on the device they are on."""
         for nets in self.members:
-            prepare(cast(Networks, nets).classifier, config.precision)
+            C = cast(Networks, nets).classifier
+            if not isinstance(C, OwnClassifier) or C.takes_channels_last:
+                prepare(C, config.precision)
         if self.shield:
             prepare(self.shield.autoencoder, config.precision, "encode", "decode_logits")
-        self._fast = compiled(self._logits, self.prior.device, config.compile)
+        self._fast = compiled(self._logits, self.prior.device, config.compiles)
 
     @torch.no_grad()
     def predict(self, x: Tensor, seed: int | None = None) -> Prediction:
@@ -102,17 +109,21 @@ class Method:
         """The section of the settings that its recipe reads."""
         return self.recipe.__name__.rpartition(".")[2]
 
-    def assemble(self, shape: tuple[int, ...], n_classes: int, config: Config) -> Predictor:
-        """The method's networks, not trained yet."""
-        nets = [self.recipe.networks(shape, n_classes, config, self.dropout) for _ in range(self.members)]
+    def assemble(
+        self, shape: tuple[int, ...], n_classes: int, config: Config, own: nn.Module | None = None
+    ) -> Predictor:
+        """The method's networks, not trained yet; each member with a copy of one's own classifier, if there is one."""
+        nets = [self.recipe.networks(shape, n_classes, config, self.dropout, own) for _ in range(self.members)]
         prior = torch.full((n_classes,), 1 / n_classes)
         return Predictor(nets, self.reading, prior, self.passes).eval()
 
-    def fit(self, task: Task, config: Config, log: Log) -> Predictor:
+    def fit(self, task: Task, config: Config, log: Log, own: nn.Module | None = None) -> Predictor:
         """Train on the device that holds the task's data."""
         device = task.train.x.device
+        if device.type == "cpu":
+            keep_freed_memory()
         torch.manual_seed(log.seed)
-        predictor = self.assemble(task.shape, task.n_classes, config).to(device)
+        predictor = self.assemble(task.shape, task.n_classes, config, own).to(device)
         predictor.prepare(config)
         predictor.prior.copy_(task.train.class_frequencies(task.n_classes))
         outliers = torch.cat(list(task.outliers.values())).to(device) if self.sees_ood else None

@@ -12,22 +12,23 @@ from torch.optim import Optimizer
 
 from uqgan.acceleration import Aside, accelerate, compiled
 from uqgan.config import Config
-from uqgan.data.dataset import CHUNK, as_input, equal_chunks
+from uqgan.data.dataset import equal_chunks
 from uqgan.data.tasks import Task
 from uqgan.health import Health, say_warnings
-from uqgan.log import Log, Stopped
+from uqgan.log import Log
 from uqgan.losses import (
     block_layout,
     classifier_loss,
     critic_loss,
     out_of_class_loss,
-    reconstruction_loss,
     spread_loss,
 )
 from uqgan.methods.method import Networks
 from uqgan.models.autoencoders import Autoencoder, make_autoencoder
 from uqgan.models.classifiers import make_classifier
 from uqgan.models.gan import Critic, Generator, Shield
+from uqgan.models.own import has_batch_norm
+from uqgan.pretraining import pretrain
 from uqgan.shapes import Codes, Images, Labels, Prior, Scalar
 from uqgan.training import Best, Parts, Stage, accuracy_on, adam, decay, frozen, memory_advice, minimize, set_lr
 
@@ -40,17 +41,17 @@ class Losses(NamedTuple):
     classifier: Scalar
 
 
-def networks(shape: tuple[int, ...], n_classes: int, config: Config, dropout: float) -> Networks:
+def networks(shape: tuple[int, ...], n_classes: int, config: Config, dropout: float, own: nn.Module | None) -> Networks:
     A = make_autoencoder(config.autoencoder.kind, shape, n_classes, config.autoencoder.dim)
     G = Generator(A.dim, n_classes, config.uqgan.noise)
-    return Networks(make_classifier(config.classifier, shape, n_classes, dropout), Shield(G, A))
+    return Networks(make_classifier(config.classifier, shape, n_classes, dropout, own), Shield(G, A))
 
 
 def fit(nets: Networks, task: Task, config: Config, log: Log, outliers: Tensor | None) -> None:
     assert nets.shield is not None
     C, G, A = nets.classifier, nets.shield.generator, nets.shield.autoencoder
     if config.autoencoder.kind != "identity":
-        fit_autoencoder(A, task, config, log)
+        pretrain(A, task, config, log)
     fit_jointly(C, G, A.eval().requires_grad_(False), task, config, log)
 
 
@@ -94,12 +95,14 @@ class Game:
     def __init__(self, C: nn.Module, G: Generator, D: Critic, A: Autoencoder, prior: Prior, config: Config) -> None:
         self.C, self.G, self.D, self.A = C, G.eval(), D, A
         self.prior, self.settings = prior, config.uqgan
+        self.apart = has_batch_norm(C)  # it would mix real and generated samples
         self.layout = block_layout(prior, config.uqgan.batch_size) if prior.is_cuda else None
-        self.opt_C = adam(C, compiled=config.compile)
-        self.opt_G = adam(G, GAN_BETAS, compiled=config.compile)
-        self.opt_D = adam(D, GAN_BETAS, compiled=config.compile)
+        one_kernel = config.compile == "always"
+        self.opt_C = adam(C, compiled=one_kernel)
+        self.opt_G = adam(G, GAN_BETAS, compiled=one_kernel)
+        self.opt_D = adam(D, GAN_BETAS, compiled=one_kernel)
         for name in ("critic_objective", "generator_objective", "classifier_objective", "codes", "images"):
-            setattr(self, name, compiled(getattr(self, name), prior.device, config.compile))
+            setattr(self, name, compiled(getattr(self, name), prior.device, config.compiles))
         self.aside = Aside(prior.device)
 
     @property
@@ -124,13 +127,14 @@ class Game:
 
     def train_generator(self, z: Codes, y: Labels) -> Scalar:
         self.G.train()  # batch statistics here only; running ones in the other phases
-        with frozen(self.C, self.D):
+        with frozen(self.C.eval(), self.D):
             loss = self.generator_objective(z, y)
             minimize(self.opt_G, loss)
         self.G.eval()
         return loss.detach()
 
     def train_classifier(self, x: Images, x_fake: Images, y: Labels) -> Scalar:
+        self.C.train()
         for _ in range(self.settings.classifier_steps):
             loss = self.classifier_objective(x, x_fake, y)
             minimize(self.opt_C, loss)
@@ -151,7 +155,10 @@ class Game:
 
     def classifier_objective(self, x: Images, x_fake: Images, y: Labels) -> Scalar:
         """min_C, Eq. 9: in-class on x, out-of-class on other classes and on x̃."""
-        real, fake = self.C(torch.cat([x, x_fake])).chunk(2)
+        if self.apart:
+            real, fake = self.C(x), self.C(x_fake)
+        else:
+            real, fake = self.C(torch.cat([x, x_fake])).chunk(2)
         return classifier_loss(real, fake, y, self.prior, self.settings.lambda_real)
 
     @torch.no_grad()
@@ -172,46 +179,3 @@ def encode_all(A: Autoencoder, task: Task) -> Codes:
     views = [data.x, data.x.flip(3)] if task.flip else [data.x]
     chunks = [zip(equal_chunks(x), equal_chunks(data.y), strict=True) for x in views]
     return torch.cat([torch.cat([A.encode(x, y) for x, y in each])[: len(data)] for each in chunks])
-
-
-def fit_autoencoder(A: Autoencoder, task: Task, config: Config, log: Log) -> None:
-    """Eq. 6 on the in-distribution data; the weights of least validation loss are kept."""
-    settings, device = config.autoencoder, task.train.x.device
-    epoch_steps = task.train.steps_per_epoch(settings.batch_size, drop_last=False)
-    optimizer, best = adam(A.train(), compiled=config.compile), Best(A)
-    parts: Parts = {"A": A, "optimizer": optimizer, "best": best}
-    stage = Stage(log, "autoencoder", settings.epochs * epoch_steps, parts)
-    batches = task.train.batches(settings.batch_size, stage.steps, log.seed, drop_last=False, flip=task.flip)
-    objective = compiled(lambda x, y: reconstruction_loss(A(x, y), x), device, config.compile)
-
-    def train_step(x: Images, y: Labels) -> Scalar:
-        loss = objective(x, y)
-        minimize(optimizer, loss)
-        return loss.detach()
-
-    train_step = accelerate(train_step, device, log.say)
-    with memory_advice("autoencoder.batch_size", settings.batch_size):
-        for step, (x, y, _) in zip(stage, batches, strict=False):
-            epoch = step // epoch_steps
-            falls = (4 * epoch >= settings.epochs) + (2 * epoch >= settings.epochs)
-            set_lr(optimizer, settings.lr * 0.1**falls)
-            loss = train_step(x, y)
-            if (step + 1) % epoch_steps == 0:
-                validation = validate_autoencoder(A, task)
-                best.offer(-validation, step)
-                stage.record(step, reconstruction=loss, validation=validation)
-    if log.stopped:
-        raise Stopped(f"{log.stopped}, before there is a classifier ({stage.afterwards})")
-    best.restore()
-
-
-@torch.no_grad()
-def validate_autoencoder(A: Autoencoder, task: Task) -> float:
-    """Eq. 6 on the validation data, with the batch norm's running statistics."""
-    A.eval()
-    total = 0.0
-    for images, y in zip(torch.split(task.validation.x, CHUNK), torch.split(task.validation.y, CHUNK), strict=True):
-        x = as_input(images)
-        total += float(reconstruction_loss(A(x, y), x)) * len(y)
-    A.train()
-    return total / len(task.validation)

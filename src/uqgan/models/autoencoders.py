@@ -54,20 +54,20 @@ class SmallAutoencoder(Autoencoder):
         self.dim, self.n_classes = dim, n_classes
         self.encoder = nn.Sequential(
             Conv(channels + n_classes, 32, 3, stride=2, padding=1),
-            nn.ReLU(),
+            nn.ReLU(inplace=True),
             nn.Conv2d(32, 64, 3, stride=2, padding=1),
-            nn.ReLU(),
+            nn.ReLU(inplace=True),
             nn.Flatten(),
             nn.Linear(size, dim),
         )
         self.decoder = nn.Sequential(
             nn.Linear(dim + n_classes, size),
-            nn.ReLU(),
+            nn.ReLU(inplace=True),
             nn.Unflatten(1, inner),
             nn.ConvTranspose2d(64, 32, 3, stride=2, padding=1, output_padding=1),
-            nn.ReLU(),
+            nn.ReLU(inplace=True),
             nn.ConvTranspose2d(32, 64, 3, stride=2, padding=1, output_padding=1),
-            nn.ReLU(),
+            nn.ReLU(inplace=True),
             nn.ConvTranspose2d(64, channels, 3, padding=1),
         )
 

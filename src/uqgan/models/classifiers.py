@@ -4,7 +4,8 @@ import math
 
 from torch import nn
 
-from uqgan.models.layers import Conv, down_path, dropout, init_resnet
+from uqgan.models.layers import down_path, dropout, init_resnet
+from uqgan.models.own import OwnClassifier
 
 
 class MLP(nn.Sequential):
@@ -26,12 +27,12 @@ class LeNet(nn.Sequential):
     def __init__(self, shape: tuple[int, ...], n_classes: int, p: float = 0.0) -> None:
         channels, *_ = shape
 
-        def block(layer: nn.Module, *after: nn.Module) -> list[nn.Module]:
-            return [layer, dropout(p), nn.ReLU(), *after]
+        def block(layer: nn.Module, *pool: nn.Module) -> list[nn.Module]:
+            return [layer, dropout(p), *pool, nn.ReLU(inplace=True)]  # pooled first: the same, and less to do
 
         super().__init__(
-            *block(Conv(channels, 6, 5), nn.MaxPool2d(2)),
-            *block(Conv(6, 16, 5), nn.MaxPool2d(2)),
+            *block(nn.Conv2d(channels, 6, 5), nn.MaxPool2d(2)),
+            *block(nn.Conv2d(6, 16, 5), nn.MaxPool2d(2)),
             nn.Flatten(),
             *block(nn.Linear(400, 120)),
             *block(nn.Linear(120, 84)),
@@ -53,6 +54,10 @@ class ResNet(nn.Sequential):
 CLASSIFIERS: dict[str, type[MLP] | type[LeNet] | type[ResNet]] = {"mlp": MLP, "lenet": LeNet, "resnet": ResNet}
 
 
-def make_classifier(kind: str, shape: tuple[int, ...], n_classes: int, p: float = 0.0) -> nn.Module:
-    """The classifier of that kind for inputs of `shape`, with dropout `p` if any."""
+def make_classifier(
+    kind: str, shape: tuple[int, ...], n_classes: int, p: float = 0.0, own: nn.Module | None = None
+) -> nn.Module:
+    """The classifier of that kind for inputs of `shape`, with dropout `p` if any; or a copy of one's own."""
+    if own is not None:
+        return OwnClassifier(own, shape, n_classes, draws=p > 0)
     return CLASSIFIERS[kind](shape, n_classes, p)

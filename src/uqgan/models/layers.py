@@ -22,7 +22,17 @@ class Dropout(nn.Module):
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.p == 0.5 and x.ndim == 4 and x.shape[1] % 16 == 0 and torch.compiler.is_compiling():
+            return 2 * x * coins(x)  # random numbers would take as long as a convolution
         return F.dropout(x, self.p, training=True)
+
+
+def coins(x: Images) -> Tensor:
+    """Zeros and ones of x's shape and dtype, each with probability one half: sixteen from one random number."""
+    batch, channels, height, width = x.shape
+    draw = torch.rand(batch, height, width, channels // 16, 1, device=x.device) * 2**16
+    flips = draw.to(torch.int32) >> torch.arange(16, device=x.device, dtype=torch.int32) & 1
+    return flips.reshape(batch, height, width, channels).permute(0, 3, 1, 2).to(x.dtype)
 
 
 def dropout(p: float) -> nn.Module:
@@ -64,8 +74,11 @@ class ImageNorm(nn.Module):
 class Conv(nn.Conv2d):
     """A convolution of any number of channels; a GPU sees them in eights, filled up with zeros, as it likes them."""
 
+    def in_eights(self, x: Tensor) -> bool:
+        return x.is_cuda
+
     def forward(self, x: Tensor) -> Tensor:
-        if not x.is_cuda:
+        if not self.in_eights(x):
             return super().forward(x)
         more_in, more_out = -self.in_channels % 8, -self.out_channels % 8
         weight = F.pad(self.weight, (0, 0, 0, 0, 0, more_in, 0, more_out))

@@ -1,0 +1,119 @@
+"""An autoencoder is trained once for the same settings, data and seed, and runs can't tell the difference."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from uqgan.config import Config, load_config
+from uqgan.data.dataset import Dataset
+from uqgan.data.tasks import Task, load_task
+from uqgan.log import Log
+from uqgan.models.autoencoders import Autoencoder, make_autoencoder
+from uqgan.pretraining import STAGE, key_of, pretrain
+
+TAKEN = "taken from the cache"
+
+
+class Heard(Log):
+    """A log that remembers what was said."""
+
+    def __init__(self, folder: Path | None = None, seed: int = 0) -> None:
+        super().__init__(folder, seed)
+        self.said: list[str] = []
+
+    def say(self, sentence: str) -> None:
+        self.said.append(sentence)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("UQGAN_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "autoencoders"
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    digits = load_task("digits")
+    return replace(digits, train=digits.train[torch.arange(128)], validation=digits.validation[torch.arange(32)])
+
+
+def settings(**changes: Any) -> Config:
+    return load_config("digits", overrides={"autoencoder": {"epochs": 2, "batch_size": 64, "dim": 4} | changes})
+
+
+def trained(task: Task, config: Config, seed: int = 0, log: Heard | None = None) -> tuple[Autoencoder, Heard]:
+    log = log or Heard(seed=seed)
+    torch.manual_seed(seed)
+    A = make_autoencoder("small", task.shape, task.n_classes, config.autoencoder.dim)
+    pretrain(A, task, config, log)
+    return A, log
+
+
+def same(a: Autoencoder, b: Autoencoder) -> bool:
+    ours, theirs = a.state_dict(), b.state_dict()
+    return all(torch.equal(ours[key], theirs[key]) for key in ours)
+
+
+def test_the_second_run_takes_what_the_first_trained_and_tells_the_same_story(cache: Path, task: Task) -> None:
+    first, told = trained(task, settings())
+    assert told.said == []
+    state = torch.get_rng_state()
+    second, again = trained(task, settings())
+    assert TAKEN in again.said[0]
+    assert same(first, second)
+    assert again.rows == told.rows != []
+    assert torch.equal(torch.get_rng_state(), state), "what follows must draw the same noise either way"
+
+
+def test_other_settings_seeds_and_data_have_other_keys(task: Task) -> None:
+    other = replace(task, train=Dataset(task.train.x.flip(0), task.train.y))
+    keys = [
+        key_of(task, settings(), 0),
+        key_of(task, settings(), 1),
+        key_of(task, settings(lr=0.01), 0),
+        key_of(other, settings(), 0),
+        key_of(replace(task, flip=True), settings(), 0),
+    ]
+    assert len(set(keys)) == len(keys)
+    assert keys[0] == key_of(task, settings(), 0)
+
+
+def test_each_seed_trains_its_own(cache: Path, task: Task) -> None:
+    first, _ = trained(task, settings(), seed=0)
+    second, told = trained(task, settings(), seed=1)
+    assert told.said == []
+    assert not same(first, second)
+
+
+def test_without_the_cache_nothing_is_read_or_kept(cache: Path, task: Task) -> None:
+    trained(task, settings(cached=False))
+    assert not cache.exists()
+
+
+def test_a_damaged_file_is_trained_anew(cache: Path, task: Task) -> None:
+    first, _ = trained(task, settings())
+    (file,) = cache.glob("*.safetensors")
+    file.write_bytes(file.read_bytes()[:1000])
+    second, told = trained(task, settings())
+    assert told.said == []
+    assert same(first, second)
+    assert TAKEN in trained(task, settings())[1].said[0]
+
+
+def test_where_nothing_can_be_written_it_is_trained_and_said(cache: Path, task: Task) -> None:
+    cache.parent.mkdir(parents=True)
+    cache.touch()  # a file where the folder should be
+    _, told = trained(task, settings())
+    assert "training the autoencoder for this run alone" in told.said[0]
+    assert told.rows[-1]["stage"] == STAGE
+
+
+def test_a_resumed_log_is_not_told_twice(cache: Path, task: Task, tmp_path: Path) -> None:
+    _, whole = trained(task, settings())
+    log = Heard(tmp_path / "run")
+    log.write(whole.rows[0])
+    trained(task, settings(), log=log)
+    assert log.rows == whole.rows
