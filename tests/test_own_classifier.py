@@ -16,6 +16,7 @@ from uqgan.cli import main
 from uqgan.config import Config, load_config
 from uqgan.data.tasks import Task
 from uqgan.errors import UsageError
+from uqgan.health import PER_CLASS
 from uqgan.methods import METHODS
 
 SMALL = {
@@ -191,7 +192,8 @@ def test_real_and_generated_samples_go_apart_where_there_is_batch_norm(
 ) -> None:
     run = uqgan.fit("uqgan", moons, classifier=Watched(norm), **SMALL)
     seen = run.record.predictor.members[0].classifier.net.seen
-    an_iteration = [("eval", 16), *batches * 2, ("eval", 40)]  # generator, two classifier steps, validation
+    # Generator, two classifier steps, validation, health.
+    an_iteration = [("eval", 16), *batches * 2, ("eval", 40), ("eval", 2 * PER_CLASS)]
     assert seen[1:] == an_iteration * 3
 
 

@@ -14,12 +14,17 @@ import torch
 from PIL import Image
 from torch.testing import assert_close
 
-from uqgan import plots
+from uqgan import curves, plots
 from uqgan.metrics import reliability
 
 FRAME = (-2.0, 2.0, -1.0, 1.0)
 POINTS = plots.Points(torch.zeros(3, 2), torch.tensor([0, 1, 0]), torch.ones(2, 2), torch.tensor([0, 1]))
 ROWS = [{"stage": "s", "step": 10 * k, "loss": 1 / k, "accuracy": a} for k, a in enumerate((0.5, 0.9, 0.9, 0.7), 1)]
+HEALTH = [
+    {"step": k, "critic.distance": 3 - k, "gradient.C": 1 / k, "gradient.G": 9.0, "gradient.D": 0.0}
+    | {f"{kind}.{each}": each / 20 for kind in ("spread", "out_of_class") for each in range(n)}
+    for k, n in ((1, 3), (2, 3))
+]
 
 
 def heat_map() -> str:
@@ -38,7 +43,11 @@ def test_every_figure_is_well_formed_and_the_same_bytes_each_time() -> None:
         heat_map,
         lambda: plots.density_map(x, y, 2, FRAME, POINTS),
         lambda: plots.gap_map(x, y / 2, FRAME),
-        lambda: plots.training_curves(ROWS),
+        lambda: curves.training_curves(ROWS),
+        lambda: curves.distance_curve(HEALTH),
+        lambda: curves.gradient_curves(HEALTH),
+        lambda: curves.class_curves(HEALTH, "spread"),
+        lambda: curves.class_curves(HEALTH, "out_of_class"),
         lambda: plots.reliability_diagram(reliability(confidence, right)),
         lambda: plots.histograms([confidence, confidence[:0], confidence / 2], "nats", 0.7),
     ]
@@ -102,17 +111,17 @@ def test_classes_beyond_the_last_colour_start_anew() -> None:
 
 
 def test_the_row_kept_has_the_best_validation_and_is_the_last_of_equals() -> None:
-    assert plots.best_row(ROWS) == ROWS[2]
-    assert plots.best_row([{"step": 1, "validation": 2.0}, {"step": 2, "validation": 1.0}]) == {
+    assert curves.best_row(ROWS) == ROWS[2]
+    assert curves.best_row([{"step": 1, "validation": 2.0}, {"step": 2, "validation": 1.0}]) == {
         "step": 2,
         "validation": 1.0,
     }
-    assert plots.best_row([{"step": 1, "loss": 2.0}]) is None
+    assert curves.best_row([{"step": 1, "loss": 2.0}]) is None
 
 
 def test_curves_of_a_stage_logged_once_or_by_several_members_can_be_drawn() -> None:
-    assert "validation accuracy" in plots.training_curves(ROWS[:1])
-    assert plots.training_curves([*ROWS, *ROWS]) != plots.training_curves(ROWS)
+    assert "validation accuracy" in curves.training_curves(ROWS[:1])
+    assert curves.training_curves([*ROWS, *ROWS]) != curves.training_curves(ROWS)
 
 
 def test_pictures_keep_their_pixels_and_stand_side_by_side() -> None:
@@ -131,3 +140,7 @@ def test_a_data_address_gives_the_figure_back() -> None:
     assert kind == "data:image/svg+xml;charset=utf-8"
     assert unquote(text) == svg
     assert not set(text) & set('"<>#\n')
+
+
+def test_numbers_on_a_logarithmic_axis_are_plain() -> None:
+    assert "mathdefault" not in curves.gradient_curves(HEALTH) + curves.class_curves(HEALTH, "spread")

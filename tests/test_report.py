@@ -10,10 +10,11 @@ import pytest
 import torch
 from markupsafe import escape
 
-from uqgan import plots
+from uqgan import curves, plots
 from uqgan.config import load_config
 from uqgan.data.tasks import Task, load_task
 from uqgan.evaluation import evaluate, predict_task, ranking
+from uqgan.health import warnings
 from uqgan.methods import METHODS
 from uqgan.metrics import paired_bootstrap
 from uqgan.report import Chapter, clearly_best, heat_maps, percent, render, write_report
@@ -27,6 +28,8 @@ LOG = [
     {"stage": "uqgan", "step": 20, "critic": -1.0, "generator": 2.0, "classifier": 0.3, "accuracy": 0.5},
     {"stage": "uqgan", "step": 40, "critic": -0.5, "generator": 1.0, "classifier": 0.2, "accuracy": 0.7},
 ]
+HEALTH = {"critic.distance": 1.0, "gradient.C": 0.1, "gradient.G": 0.2, "gradient.D": 0.3}
+HEALTH |= {"spread.0": 2.0, "spread.1": 0.04, "out_of_class.0": 1.0, "out_of_class.1": 0.25}
 
 
 class Page(HTMLParser):
@@ -88,8 +91,10 @@ def chapter(method: str, task: Task, seed: int = 0, resamples: int = 50, **secti
 @pytest.fixture
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     """No figures, for tests of words: drawing takes most of the time."""
-    for name in ("heat_map", "density_map", "gap_map", "training_curves", "reliability_diagram", "histograms"):
+    for name in ("heat_map", "density_map", "gap_map", "reliability_diagram", "histograms"):
         monkeypatch.setattr(plots, name, lambda *_: "<svg/>")
+    for name in ("training_curves", "distance_curve", "gradient_curves", "class_curves"):
+        monkeypatch.setattr(curves, name, lambda *_: "<svg/>")
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +142,8 @@ def test_a_planar_and_an_image_run_get_all_their_sections(html: str, page: Page)
         assert f"<figcaption>{caption}" in plane
     for name in ("Generated out-of-class", "Accepted", "Ambiguous", "Foreign", "false alarms", "missed"):
         assert name in digits
-    assert "Generated out-of-class" not in one_vs_all
+    for name in ("Generated out-of-class", "What the autoencoder keeps", "Is the shield whole?"):
+        assert name not in one_vs_all
     for section in (plane, digits):
         for name in ("Reliability", "Stage autoencoder", "Stage uqgan", "Settings, versions, command", "lambda_real"):
             assert name in section
@@ -272,3 +278,30 @@ def test_an_ood_set_that_is_not_there_stands_in_the_table_as_left_out() -> None:
     without = replace(whole, task=replace(whole.task, missing={"lsun": "not in <here>"}))
     assert "left out: not in &lt;here&gt;" in render([without], "title")
     assert "left out:" not in render([whole], "title")
+
+
+@pytest.mark.usefixtures("plain")
+def test_the_health_of_a_shield_is_told_by_class_with_its_warnings() -> None:
+    whole = chapter("uqgan", small("moons"), resamples=0)
+    assert "Is the shield whole?" not in render([whole], "not measured")
+    log = [row | HEALTH if row["stage"] == "uqgan" else row for row in LOG]
+    page = Page(render([replace(whole, record=replace(whole.record, log=log))], "measured"))
+    assert "Is the shield whole?" in page.headings
+    first, second = whole.task.class_names
+    assert [first, "2.00", "100"] in page.rows
+    assert [second, "0.04", "25"] in page.rows
+    assert all(sentence in page.words for sentence in warnings(log, (first, second)))
+    assert "Nothing to warn of" not in page.words
+    healthy = [row | HEALTH | {"spread.1": 1.0, "out_of_class.1": 0.9} for row in LOG[1:]]
+    assert "Nothing to warn of" in render([replace(whole, record=replace(whole.record, log=healthy))], "healthy")
+
+
+@pytest.mark.usefixtures("plain")
+def test_reconstructions_stand_below_their_pictures_with_the_validation_loss() -> None:
+    one = chapter("uqgan", small("digits"), resamples=0)
+    page = Page(render([one], "pictures"))
+    assert "What the autoencoder keeps" in page.headings
+    assert "Validation loss: 0.600" in page.words
+    unlogged = replace(one, record=replace(one.record, log=[]))
+    assert "Validation loss" not in render([unlogged], "no log")
+    assert "What the autoencoder keeps" not in render([chapter("uqgan", small("moons"), resamples=0)], "points")

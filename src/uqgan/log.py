@@ -76,7 +76,7 @@ class Log:
         self.rows.append(dict(row))
         values = {key: value for key, value in row.items() if key not in ("stage", "step")}
         if self._progress:
-            text = "  ".join(f"{key} {value:.3g}" for key, value in values.items())
+            text = "  ".join(f"{key} {value:.3g}" for key, value in headline(row).items())
             self._progress.update(self._progress.task_ids[-1], values=text)
         if self._board:
             for key, value in values.items():
@@ -98,7 +98,8 @@ class Log:
             return file.tell()
 
     def say(self, sentence: str) -> None:
-        self._console.print(sentence, highlight=False)
+        """One line; names in it are taken as they are."""
+        self._console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
     @property
     def out_of_time(self) -> bool:
@@ -158,6 +159,11 @@ def interrupts() -> Iterator[Callable[[], bool]]:
         yield asked.is_set
     finally:
         signal.signal(signal.SIGINT, previous)
+
+
+def headline(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row's losses and validation results; names with a dot are details, too many for a bar or one figure."""
+    return {key: value for key, value in row.items() if key not in ("stage", "step") and "." not in key}
 
 
 def spell(seconds: float) -> str:

@@ -1,18 +1,16 @@
-"""Figures as SVG text, small pictures as PNG: heat maps, densities, curves, diagrams, histograms, strips.
+"""Figures as SVG text, small pictures as PNG: heat maps, densities, diagrams, histograms, strips.
 
 Only Matplotlib's object interface: no pyplot, no backend. No names given by users are drawn, so that no font has to
 know their letters; legends are left to the page.
 """
 
 import io
-import math
 import re
 import threading
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from itertools import cycle
 from typing import Any, ParamSpec
 from urllib.parse import quote
 
@@ -31,14 +29,17 @@ from uqgan.metrics import Reliability
 P = ParamSpec("P")
 Frame = tuple[float, float, float, float]
 """Left, right, bottom, top of a piece of the plane."""
+Pictures = dict[str, str]
+"""Addresses of images by what they show."""
 
 HEAT = LinearSegmentedColormap.from_list("uqgan", ["#ffffff", "#ff903b"])
 """The paper's colours: white is certain, orange uncertain."""
 GAP = LinearSegmentedColormap.from_list("uqgan-gap", ["#d8d8e0", "#ff903b", "#8c2f00"])
 CLASS_COLOURS = (
     "#332288", "#44aa99", "#aa4499", "#999933", "#88ccee", "#882255", "#117733", "#cc6677", "#ddcc77",
+    "#777777",
 )  # fmt: skip
-"""Paul Tol's muted scheme, safe for colour-blind eyes and without the orange of the heat maps."""
+"""Paul Tol's muted scheme and a grey, safe for colour-blind eyes and without the orange of the heat maps."""
 GROUP_COLOURS = ("#332288", "#cc3377", "#e07020", "#44aa99", "#88aadd", "#999933", "#aa4499", "#117733")
 """Right, wrong, then the OoD sets."""
 DASHES = ("-", (0, (5, 1.5)), (0, (2, 1)), (0, (6, 1, 1, 1)))
@@ -135,44 +136,6 @@ def gap_map(x: Tensor, gap: Tensor, frame: Frame) -> Figure:
     )
     figure.colorbar(dots, cax=axes.inset_axes((1.03, 0, 0.05, 1)), label="largest |p̂ - p|")
     return figure
-
-
-@drawn
-def training_curves(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """A stage's losses above, its validation accuracy below; the weights that were kept are ringed."""
-    accuracies = [key for key in _keys(rows) if key == "accuracy"]
-    losses = [key for key in _keys(rows) if key != "accuracy"]
-    figure = Figure((3.6, 1.5 + 1.3 * bool(accuracies)), layout="constrained")
-    panels = figure.subplots(1 + bool(accuracies), 1, sharex=True, squeeze=False)[:, 0]
-    members = _members(rows)
-    for axes, keys, name in zip(panels, (losses, accuracies), ("loss", "validation accuracy"), strict=False):
-        for key, colour in zip(keys, cycle(CLASS_COLOURS[:4]), strict=False):
-            for member in members:
-                steps = [row["step"] for row in member]
-                axes.plot(steps, [row.get(key, math.nan) for row in member], color=colour, lw=1, label=key)
-                if len(steps) == 1:
-                    axes.plot(steps, [member[0].get(key, math.nan)], ".", color=colour)
-        axes.set_ylabel(name, fontsize=7)
-        axes.grid(alpha=0.25, lw=0.5)
-        if keys == losses and losses:
-            shown = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-            axes.legend(shown.values(), shown.keys(), fontsize=7, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1))
-    for member in members:
-        kept = best_row(member)
-        if kept:
-            value = kept["accuracy" if accuracies else "validation"]
-            panels[-1].plot(kept["step"], value, "o", mfc="none", mec="#cc3377", ms=7, mew=1.4, clip_on=False)
-    panels[-1].set_xlabel("step")
-    return figure
-
-
-def best_row(member: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The logged row whose weights a stage keeps: highest accuracy or least validation loss, the last of equals."""
-    if all("accuracy" in row for row in member):
-        return max(member, key=lambda row: (float(row["accuracy"]), row["step"]))
-    if all("validation" in row for row in member):
-        return min(member, key=lambda row: (float(row["validation"]), -row["step"]))
-    return None
 
 
 @drawn
@@ -278,18 +241,3 @@ def _density(x: Tensor, at: Tensor) -> Tensor:
     width = torch.maximum(x.std(0, correction=0) * len(x) ** (-1 / 6), cell)  # a clump stays visible
     density = (-torch.cdist(at / width, x / width).square() / 2).clamp(min=-60).exp().mean(1)  # denormals are slow
     return density / density.max().clamp(min=1e-30)
-
-
-def _keys(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What a stage logs, in its order."""
-    return [key for key in dict.fromkeys(key for row in rows for key in row) if key not in ("stage", "step")]
-
-
-def _members(rows: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """A stage's rows, cut where its steps start anew: an ensemble trains its members one after another."""
-    members: list[list[Mapping[str, Any]]] = []
-    for row in rows:
-        if not members or row["step"] <= members[-1][-1]["step"]:
-            members.append([])
-        members[-1].append(row)
-    return members

@@ -7,7 +7,6 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,15 @@ import torch
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from torch import Tensor
 
-from uqgan import plots
-from uqgan.data.dataset import as_input
+from uqgan import curves, plots, shields
 from uqgan.data.tasks import Task
 from uqgan.evaluation import Outputs, ranking, set_names
 from uqgan.files import write_text
+from uqgan.health import FAULTS, PER_CLASS
 from uqgan.methods import METHODS, Method
 from uqgan.metrics import Comparison, paired_bootstrap, reliability
-from uqgan.runs import Record
+from uqgan.plots import Pictures
+from uqgan.runs import Record, run_titles
 from uqgan.uncertainty import Prediction, Reading, read_entropy, read_max_softmax, read_one_vs_all
 
 UNITS: dict[Reading, tuple[str, str]] = {
@@ -31,9 +31,7 @@ UNITS: dict[Reading, tuple[str, str]] = {
     read_max_softmax: ("1 - max p̂", "1 - max p̂"),
 }
 """Of the aleatoric and the epistemic uncertainty, by the reading that gives them."""
-SHOWN, CLASSES_SHOWN, POINTS_SHOWN, GAPS_SHOWN = 8, 10, 250, 3000
-Pictures = dict[str, str]
-"""Addresses of images by what they show."""
+SHOWN, POINTS_SHOWN, GAPS_SHOWN = 8, 250, 3000
 
 
 @dataclass(frozen=True)
@@ -54,18 +52,6 @@ class Chapter:
     def units(self) -> tuple[str, str]:
         return UNITS.get(self.method.reading, ("score", "score"))
 
-    @cached_property
-    def settings(self) -> dict[str, str]:
-        """Those it was trained with, as words: of its own recipe by their short names, of others not at all."""
-        own, *others = dict.fromkeys(method.section for method in (self.method, *METHODS.values()))
-        rows: dict[str, Any] = {}
-        for name, value in self.record.plan.config.model_dump().items():
-            if not isinstance(value, dict):
-                rows[name] = value
-            elif name not in others:
-                rows |= {key if name == own else f"{name}.{key}": each for key, each in value.items()}
-        return {key: f"{value:g}" if isinstance(value, float) else str(value) for key, value in rows.items()}
-
     def top(self, unit: str) -> float:
         """The largest value an uncertainty in that unit can have; 0 if nothing is known."""
         return {"nats": math.log(self.task.n_classes), "score": 0.0}.get(unit, 1.0)
@@ -82,6 +68,7 @@ def render(chapters: list[Chapter], title: str) -> str:
         loader=PackageLoader("uqgan"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     pages.globals |= {"percent": percent, "look_up": look_up, "clearly_best": clearly_best, "plots": plots}
+    pages.globals |= {"faults": FAULTS, "per_class": PER_CLASS}
     return pages.get_template("report.html.jinja").render(
         title=title, groups=[tell_group(group) for group in by_task(chapters)]
     )
@@ -95,20 +82,9 @@ def by_task(chapters: list[Chapter]) -> list[list[Chapter]]:
     return [list(group) for _, group in itertools.groupby(ordered, lambda c: c.record.plan.task)]
 
 
-def run_titles(group: Sequence[Chapter]) -> list[str]:
-    """The method, and the settings in which a run differs from the others of its task and method."""
-    facts = [c.settings | {"seed": str(c.record.plan.seed), "method": c.record.plan.method} for c in group]
-    titles = []
-    for own in facts:
-        alike = [other for other in facts if other["method"] == own["method"]]
-        differing = [f"{key} = {value}" for key, value in own.items() if any(other[key] != value for other in alike)]
-        titles.append(", ".join([own["method"], *differing]))
-    return titles
-
-
 def tell_group(group: Sequence[Chapter]) -> dict[str, Any]:
     """What the page says about the runs of one task; each is compared with the first of them."""
-    first, pairs = group[0].outputs, list(zip(group, run_titles(group), strict=True))
+    first, pairs = group[0].outputs, list(zip(group, run_titles([c.record.plan for c in group]), strict=True))
     return {
         "task": group[0].task,
         "found": [chapter.found for chapter in group],
@@ -124,15 +100,18 @@ def tell_group(group: Sequence[Chapter]) -> dict[str, Any]:
 
 def tell(chapter: Chapter, title: str) -> dict[str, Any]:
     """What the page says about one run."""
+    pictured, log = len(chapter.task.shape) == 3, chapter.record.log
     return {
         "title": title,
         "chapter": chapter,
         "maps": heat_maps(chapter) if chapter.task.is_planar else {},
         "gap": float(posterior_gap(chapter).mean()) if chapter.task.posterior else None,
-        "strips": shield_strips(chapter) if len(chapter.task.shape) == 3 else {},
-        "galleries": galleries(chapter) if len(chapter.task.shape) == 3 else {},
+        "strips": shields.strips(chapter.record, chapter.task) if pictured else {},
+        "reconstructions": shields.reconstructions(chapter.record, chapter.task) if pictured else None,
+        "health": shields.health_of(log, chapter.task.class_names),
+        "galleries": galleries(chapter) if pictured else {},
         "diagrams": diagrams(chapter),
-        "curves": curves(chapter.record.log),
+        "curves": {name: plots.data_uri(curves.training_curves(rows)) for name, rows in curves.by_stage(log).items()},
     }
 
 
@@ -177,7 +156,7 @@ def heat_maps(chapter: Chapter) -> Pictures:
     task, plan = chapter.task, chapter.record.plan
     frame = plots.frame_around(task.test.x, 0.5 if task.name.startswith("moons") else 0.2)
     y = torch.arange(1200) % task.n_classes
-    made, real = examples(chapter, y), task.test[torch.arange(min(POINTS_SHOWN, len(task.test)))]
+    made, real = shields.examples(chapter.record, y), task.test[torch.arange(min(POINTS_SHOWN, len(task.test)))]
     bare = plots.Points(real.x, real.y)
     points = bare if made is None else plots.Points(real.x, real.y, made[:POINTS_SHOWN], y[:POINTS_SHOWN])
     values = map_values(chapter, chapter.record.predictor.predict(plots.cells_of(frame), plan.seed).cpu())
@@ -208,36 +187,6 @@ def posterior_gap(chapter: Chapter) -> Tensor:
     """The largest |p̂(y|x) - p(y|x)| over the classes, for each test sample."""
     assert chapter.task.posterior is not None
     return (chapter.outputs.test.probs - chapter.task.posterior(chapter.task.test.x)).abs().amax(1)
-
-
-@torch.no_grad()
-def examples(chapter: Chapter, y: Tensor) -> Tensor | None:
-    """Out-of-class examples of these classes, the same each time; None for methods that make none."""
-    predictor = chapter.record.predictor
-    if predictor.shield is None:
-        return None
-    device = predictor.prior.device
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(chapter.record.plan.seed)
-        made: Tensor = predictor.shield.eval()(y.to(device))
-    return made.cpu()
-
-
-@torch.no_grad()
-def shield_strips(chapter: Chapter) -> dict[str, Pictures]:
-    """For each class: real pictures, what the autoencoder keeps of them, and generated out-of-class examples."""
-    shield, test, names = chapter.record.predictor.shield, chapter.task.test, chapter.task.class_names[:CLASSES_SHOWN]
-    made, strips = examples(chapter, torch.arange(len(names)).repeat_interleave(SHOWN)), {}
-    if shield is None or made is None:
-        return {}
-    for k, (name, generated) in enumerate(zip(names, made.reshape(-1, SHOWN, *made.shape[1:]), strict=True)):
-        if not len(x := test.x[test.y == k][:SHOWN]):
-            continue
-        inputs, y = (each.to(chapter.record.predictor.prior.device) for each in (as_input(x), torch.full((len(x),), k)))
-        again = shield.autoencoder.decode(shield.autoencoder.encode(inputs, y), y)
-        rows = {"real": x, "reconstructed": again, "generated": generated}
-        strips[name] = {key: plots.data_uri(plots.png(row)) for key, row in rows.items()}
-    return strips
 
 
 def galleries(chapter: Chapter) -> dict[str, list[dict[str, Any]]]:
@@ -287,9 +236,3 @@ def diagrams(chapter: Chapter) -> Pictures:
         "reliability": plots.reliability_diagram(reliability(test.probs.amax(1), right)),
     }
     return {key: plots.data_uri(svg) for key, svg in drawn.items()}
-
-
-def curves(log: Sequence[Mapping[str, Any]]) -> Pictures:
-    """A figure for each stage of training."""
-    stages = dict.fromkeys(row["stage"] for row in log)
-    return {name: plots.data_uri(plots.training_curves([r for r in log if r["stage"] == name])) for name in stages}

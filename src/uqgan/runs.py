@@ -5,9 +5,10 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,19 @@ class Plan:
         except (KeyError, TypeError, ValueError, AttributeError):
             raise UsageError(f"{folder / CONFIG}: damaged, or no run's (choose another folder)") from None
 
+    @cached_property
+    def settings(self) -> dict[str, str]:
+        """Those it is trained with, as words: of its own recipe by their short names, of others not at all."""
+        methods = (METHODS[self.method], *METHODS.values())
+        own, *others = dict.fromkeys(method.section for method in methods)
+        rows: dict[str, Any] = {}
+        for name, value in self.config.model_dump().items():
+            if not isinstance(value, dict):
+                rows[name] = value
+            elif name not in others:
+                rows |= {key if name == own else f"{name}.{key}": each for key, each in value.items()}
+        return {key: f"{value:g}" if isinstance(value, float) else str(value) for key, value in rows.items()}
+
     def assemble(self, own: nn.Module | None = None) -> Predictor:
         """Its networks, not trained."""
         return METHODS[self.method].assemble(self.shape, len(self.class_names), self.config, own)
@@ -134,6 +148,17 @@ class Record:
                 raise UsageError(f"classifier = {name}: does not take the weights in {folder} ({rule})") from None
             raise UsageError(f"{folder / WEIGHTS}: does not fit {CONFIG} ({str(error).splitlines()[0]})") from None
         return Record(plan, predictor, log, about)
+
+
+def run_titles(plans: Sequence[Plan]) -> list[str]:
+    """The method, and the settings in which a run differs from the others of its task and method."""
+    facts = [plan.settings | {"seed": str(plan.seed), "method": plan.method} for plan in plans]
+    titles = []
+    for own in facts:
+        alike = [other for other in facts if other["method"] == own["method"]]
+        differing = [f"{key} = {value}" for key, value in own.items() if any(other[key] != value for other in alike)]
+        titles.append(", ".join([own["method"], *differing]))
+    return titles
 
 
 def holds_run(folder: Path) -> bool:

@@ -14,6 +14,7 @@ from uqgan.acceleration import Aside, accelerate, compiled
 from uqgan.config import Config
 from uqgan.data.dataset import equal_chunks
 from uqgan.data.tasks import Task
+from uqgan.health import Health, say_warnings
 from uqgan.log import Log
 from uqgan.losses import (
     block_layout,
@@ -61,7 +62,7 @@ def fit_jointly(C: nn.Module, G: Generator, A: Autoencoder, task: Task, config: 
     codes = encode_all(A, task)
     game = Game(C, G, D, A, task.train.class_frequencies(task.n_classes), config)
     iterate = accelerate(game.iterate, device, log.say)
-    best = Best(C)
+    best, health = Best(C), Health(C, G, D, A, task, log.seed)
     parts: Parts = {"C": C, "G": G, "D": D, "best": best, **game.optimizers}
     stage = Stage(log, "uqgan", settings.iterations, parts)
     and_one = range(stage.done, settings.iterations + 1)  # the critic is a batch ahead
@@ -78,9 +79,10 @@ def fit_jointly(C: nn.Module, G: Generator, A: Autoencoder, task: Task, config: 
             if (step + 1) % settings.validate_every == 0 or step + 1 == settings.iterations:
                 accuracy = accuracy_on(C, task.validation)
                 best.offer(accuracy, step)
-                stage.record(step, **losses._asdict(), accuracy=accuracy)
+                stage.record(step, **losses._asdict(), accuracy=accuracy, **health.measure(step))
     best.restore()
     G.eval()
+    say_warnings(log, task.class_names)
 
 
 class Game:
