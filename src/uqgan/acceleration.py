@@ -70,7 +70,7 @@ def compiled(function: Callable[..., T], device: torch.device, on: bool = True) 
     """
     if not on or device.type != "cuda":
         return function
-    fast, first = torch.compile(function, dynamic=False), list[torch.Size]()
+    fast, first = compile_often(function), list[torch.Size]()
 
     def run(*inputs: Tensor) -> T:
         shapes = [tensor.shape for tensor in inputs]
@@ -78,6 +78,12 @@ def compiled(function: Callable[..., T], device: torch.device, on: bool = True) 
         return fast(*inputs) if shapes == first else function(*inputs)
 
     return run
+
+
+def compile_often(function: Callable[..., T]) -> Callable[..., T]:
+    """`torch.compile` for functions that are made anew for each run in a process: it must not give up on them."""
+    torch._dynamo.config.recompile_limit = 512
+    return torch.compile(function, dynamic=False)
 
 
 def has_bf16(device: torch.device) -> bool:

@@ -15,7 +15,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
-from uqgan.acceleration import accelerate, compiled
+from uqgan.acceleration import accelerate, compile_often, compiled
 from uqgan.config import Config, SupervisedConfig
 from uqgan.data.dataset import Dataset, equal_chunks
 from uqgan.data.tasks import Task
@@ -45,7 +45,7 @@ def adam(
     # One kernel for all weights; the fused one gives each 65,536 of them to a single block, a corner of the GPU.
     optimizer = Adam(weights, lr, betas, weight_decay=weight_decay, foreach=True, capturable=True)
     step = getattr(Adam.step, "__wrapped__", Adam.step)  # without the profiler's hook, which can't be compiled
-    optimizer.step = torch.compile(MethodType(step, optimizer))  # type: ignore[method-assign]
+    optimizer.step = compile_often(MethodType(step, optimizer))  # type: ignore[method-assign]
     return optimizer
 
 
