@@ -2,8 +2,9 @@
 
     python benchmarks/agreement.py [mnist cifar10] [--json FILE]
 
-Both in float32, without TF32 and dropout, from the same weights and with the same noise: the losses of the
-first three iterations, once step by step and once compiled and captured as a CUDA graph. Needs a GPU.
+Both in float32, without TF32 and dropout, on the real task with its trained autoencoder, from the same weights and
+with the same noise: the losses of the first three iterations, once step by step and once compiled and captured as a
+CUDA graph. Needs a GPU, and the data (UQGAN_DATA).
 """
 
 import argparse
@@ -13,76 +14,107 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._inductor.config
+from torch import Tensor, nn
 
-from iteration import made_up
 from uqgan.acceleration import WARM_UP, CapturedStep
 from uqgan.config import load_config
+from uqgan.data.tasks import Task, load_task
+from uqgan.log import Log
 from uqgan.methods import METHODS
 from uqgan.methods.uqgan import Game, encode_all
 from uqgan.models.gan import Critic
+from uqgan.pretraining import pretrain
 from uqgan.runs import describe, versions
 from uqgan.training import set_lr
 
 ITERATIONS = 3
 LIMIT = 1e-3
 """Of the difference of two losses, relative to the larger of 1 and the loss."""
+DEVICE = torch.device("cuda")
 
 
-def losses(name: str, fast: bool) -> list[dict[str, float]]:
-    """Of the first iterations."""
-    device = torch.device("cuda")
+def pretrained(name: str, task: Task) -> dict[str, Tensor]:
+    """The weights of the task's autoencoder, seed 0, as any run trains or finds them."""
+    config = load_config(name)
+    torch.manual_seed(0)
+    predictor = METHODS["uqgan"].assemble(task.shape, task.n_classes, config).to(DEVICE)
+    predictor.prepare(config)
+    pretrain(predictor.shield.autoencoder, task, config, Log())
+    return predictor.shield.autoencoder.state_dict()
+
+
+def game_of(name: str, task: Task, weights: dict[str, Tensor], fast: bool) -> Game:
     config = load_config(name, overrides={"precision": "fp32", "compile": "always" if fast else "never"})
     torch.manual_seed(0)
-    task = made_up(name).to(device)
-    predictor = METHODS["uqgan"].assemble(task.shape, task.n_classes, config).to(device)
+    predictor = METHODS["uqgan"].assemble(task.shape, task.n_classes, config).to(DEVICE)
     predictor.prepare(config)
     nets = predictor.members[0]
-    C, G, A = nets.classifier, nets.shield.generator, nets.shield.autoencoder.eval().requires_grad_(False)
-    D = Critic(A.dim, task.n_classes).to(device)
-    game = Game(C, G, D, A, task.train.class_frequencies(task.n_classes), config)
+    A = nets.shield.autoencoder.eval().requires_grad_(False)
+    A.load_state_dict(weights)
+    D = Critic(A.dim, task.n_classes).to(DEVICE)
+    game = Game(nets.classifier, nets.shield.generator, D, A, task.train.class_frequencies(task.n_classes), config)
     set_lr(game.opt_C, config.uqgan.lr)
-    for optimizer in (game.opt_G, game.opt_D):
-        set_lr(optimizer, config.uqgan.gan_lr)
-    codes = encode_all(A, task)
+    set_lr(game.opt_G, config.uqgan.gan_lr)
+    set_lr(game.opt_D, config.uqgan.gan_lr)
+    return game
+
+
+def losses(name: str, task: Task, weights: dict[str, Tensor], fast: bool) -> list[dict[str, float]]:
+    """Of the first iterations, in the paper's order: critic, generator, classifier."""
+    game = game_of(name, task, weights, fast)
+    codes = encode_all(game.A, task)
     batches = list(task.train.batches(256, range(ITERATIONS + 1), seed=0))
     inputs = [(now.x, now.y, codes[now.view], then.y, codes[then.view]) for now, then in pairwise(batches)]
     iterate = CapturedStep(game.iterate, print) if fast else game.iterate
-    before = {key: value.clone() for net in (C, G, D) for key, value in keyed(net)}
+    before = {key: value.clone() for key, value in state(game)}
     for _ in range(WARM_UP):  # which the first captured iteration must not have seen
         iterate(*inputs[0])
-    with torch.no_grad():
-        for net in (C, G, D):
-            for key, value in keyed(net):
-                value.copy_(before[key])
-        for optimizer in game.optimizers.values():
-            for state in optimizer.state.values():
-                for value in state.values():
-                    value.zero_()
+    rewind(game, before)
     torch.manual_seed(1)
-    critic = [float(game.train_critic(inputs[0][2], inputs[0][1]))]
-    found = []
+    _, y, z, _, _ = inputs[0]
+    critic, found = float(game.train_critic(z, y)), []
     for each in inputs:
-        critic_then, *others = (float(value) for value in iterate(*each))
-        found.append(dict(zip(("critic", "generator", "classifier"), (critic[-1], *others), strict=True)))
-        critic.append(critic_then)
+        then, generator, classifier = (float(value) for value in iterate(*each))
+        found.append({"critic": critic, "generator": generator, "classifier": classifier})
+        critic = then
     if fast and iterate.graph is None:
         raise SystemExit("the iteration was not captured")
     return found
 
 
-def keyed(net: torch.nn.Module) -> list[tuple[tuple[int, str], torch.Tensor]]:
-    return [((id(net), key), value) for key, value in net.state_dict().items()]
+def state(game: Game) -> list[tuple[tuple[int, str], Tensor]]:
+    nets: list[nn.Module] = [game.C, game.G, game.D]
+    return [((k, key), value) for k, net in enumerate(nets) for key, value in net.state_dict().items()]
+
+
+@torch.no_grad()
+def rewind(game: Game, before: dict[tuple[int, str], Tensor]) -> None:
+    """Back to the start, where everything lies in memory as it does now."""
+    for key, value in state(game):
+        value.copy_(before[key])
+    for optimizer in game.optimizers.values():
+        for row in optimizer.state.values():
+            for value in row.values():
+                value.zero_()
 
 
 def compare(name: str) -> dict[str, Any]:
-    plain, fast = losses(name, fast=False), losses(name, fast=True)
-    rows = [{key: abs(a[key] - b[key]) / max(1, abs(a[key])) for key in a} for a, b in zip(plain, fast, strict=True)]
-    worst = max(max(row.values()) for row in rows)
+    task = load_task(name).to(DEVICE)
+    weights = pretrained(name, task)
+    plain, fast = (losses(name, task, weights, fast) for fast in (False, True))
+    worst = max(abs(a[key] - b[key]) / max(1, abs(a[key])) for a, b in zip(plain, fast, strict=True) for key in a)
     print(f"{name:10} largest difference {worst:.1e} (limit {LIMIT:.0e})")
     for a, b in zip(plain, fast, strict=True):
         print("   ", "  ".join(f"{key} {a[key]:.6f} / {b[key]:.6f}" for key in a))
-    device = describe(torch.device("cuda"))
-    return {"task": name, "plain": plain, "fast": fast, "worst": worst, "device": device, "versions": versions()}
+    return {
+        "task": name,
+        "plain": plain,
+        "fast": fast,
+        "worst": worst,
+        "device": describe(DEVICE),
+        "versions": versions(),
+    }
 
 
 def main() -> None:
