@@ -90,7 +90,8 @@ class Stopwatch(Log):
         yield advance
 
     def say(self, sentence: str) -> None:
-        print(sentence)
+        if not sentence.startswith("shield"):  # a few iterations on noise shield nothing
+            print(sentence)
 
 
 def fit(name: str, method: str, config: Config, device: torch.device, log: Log) -> None:

@@ -8,6 +8,7 @@ from uqgan.data.dataset import equal_chunks
 from uqgan.losses import block_layout
 from uqgan.models.autoencoders import make_autoencoder
 from uqgan.models.classifiers import make_classifier
+from uqgan.training import adam, minimize, set_lr
 
 CPU = torch.device("cpu")
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -111,3 +112,36 @@ def test_a_step_that_cannot_be_captured_runs_all_the_same_and_says_why() -> None
         assert_close(fast(torch.ones(2, device="cuda")), torch.full((2,), 2.0, device="cuda"))
     assert len(said) == 1
     assert "runs without a CUDA graph" in said[0]
+
+
+@on_gpu
+def test_a_compiled_adam_steps_as_the_fused_one_does() -> None:
+    def trained(compiled: bool) -> Tensor:
+        torch.manual_seed(0)
+        net = make_classifier("mlp", (2,), 3).cuda()
+        optimizer = adam(net, compiled=compiled)
+        set_lr(optimizer, 1e-3)
+        x = torch.randn(64, 2, device="cuda")
+        for _ in range(3):
+            minimize(optimizer, net(x).square().mean())
+        return net(x).detach()
+
+    assert_close(trained(True), trained(False), rtol=1e-4, atol=1e-6)
+
+
+@on_gpu
+def test_work_aside_is_done_when_it_is_joined() -> None:
+    device, aside = torch.device("cuda"), Aside(torch.device("cuda"))
+
+    def step(x: Tensor) -> Tensor:
+        with aside:
+            slow = x
+            for _ in range(50):
+                slow = slow @ x
+        other = x + 1
+        aside.join()
+        return slow + other
+
+    fast, x = accelerate(step, device, print), torch.eye(512, device=device)
+    for _ in range(6):
+        assert_close(fast(x), 2 * x + 1)
