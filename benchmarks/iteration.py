@@ -195,6 +195,12 @@ def count_flops(name: str, method: str) -> float:
     return counts[1] - counts[0]
 
 
+def append(file: Path, rows: list[dict[str, Any]]) -> None:
+    old = json.loads(file.read_text()) if file.exists() else []
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(old + rows, indent=2) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="*", default=[], help="which shapes; all on a GPU, mnist on a CPU")
@@ -220,9 +226,7 @@ def main() -> None:
             + (f"  {row['speed_up_over_the_authors']} x the authors' step" if row["speed_up_over_the_authors"] else "")
         )
     if arguments.json:
-        old = json.loads(arguments.json.read_text()) if arguments.json.exists() else []
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(old + rows, indent=2) + "\n")
+        append(arguments.json, rows)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@ from dataclasses import replace
 import torch
 from sklearn.metrics import roc_auc_score
 
+from uqgan import metrics
 from uqgan.evaluation import Outputs, evaluate, ranking, set_names
 from uqgan.uncertainty import Prediction
 
@@ -35,6 +36,16 @@ def test_every_column_is_of_the_right_score_and_samples() -> None:
     wrong = found.test.probs.argmax(1) != found.y
     assert abs(scores["auroc_sf"] - roc_auc_score(wrong, found.test.aleatoric)) < 1e-12
     assert scores["accuracy"] == 1 - wrong.double().mean()
+
+
+def test_intervals_of_both_scores_are_those_of_their_metrics() -> None:
+    found = outputs()
+    intervals = evaluate(found, 20)["intervals"]
+    for name in set_names(found):
+        expected = metrics.ood_intervals(*ranking(found, "epistemic", name), 20)
+        assert intervals["sets"][name] == {metric: [each.low, each.high] for metric, each in expected.items()}
+        auroc = metrics.auroc_interval(*ranking(found, "foreignness", name), 20)
+        assert intervals["foreignness"][name] == {"auroc": [auroc.low, auroc.high]}
 
 
 def test_success_and_failure_need_both() -> None:

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable
+from dataclasses import astuple
 
 import hypothesis
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.testing import assert_allclose
 from scipy.stats import norm
 from torch import Tensor
 
-from uqgan import metrics
+from uqgan import metrics, ranking
 from uqgan.metrics import (
     auroc,
     auroc_interval,
@@ -233,16 +234,52 @@ def test_a_resample_is_measured_as_if_it_were_the_whole_set(case: Case, data: st
     indices = [st.lists(st.integers(0, len(g) - 1), min_size=len(g), max_size=len(g)) for g in groups]
     draws = [np.array(data.draw(index)) for index in indices]
     resample = torch.cat([group[draw] for group, draw in zip(groups, draws, strict=True)])
-    measured = metrics.rank(score, is_ood).curve(*draws).ood_scores()
+    counts = [np.bincount(draw, minlength=len(group)) for group, draw in zip(groups, draws, strict=True)]
+    measured = ranking.rank(score.numpy(), is_ood.numpy()).ood_scores(*counts)
     expected = ood_scores(resample, torch.arange(len(score)) < len(groups[0]))
     assert measured == pytest.approx(expected, rel=0, abs=1e-14)
+    assert ranking.pair(score.numpy(), is_ood.numpy()).auroc(*counts) == measured["auroc"] == expected["auroc"]
 
 
 @given(scored())
 def test_drawing_every_sample_once_gives_the_plain_metrics(case: Case) -> None:
-    ranking = metrics.rank(*case)
-    once = [np.arange(size)[::-1] for size in ranking.sizes()]
-    assert ranking.curve(*once).ood_scores() == ood_scores(*case)
+    score, is_ood = (each.numpy() for each in case)
+    once = [np.ones(flag.sum(), np.intp) for flag in (is_ood, ~is_ood)]
+    assert ranking.rank(score, is_ood).ood_scores(*once) == ood_scores(*case)
+
+
+SLOW: dict[str, Callable[[Tensor, Tensor], float]] = {
+    "auroc": reference.roc_auc_score,
+    "aupr_in": lambda is_ood, score: sklearn_aupr(~is_ood, -score),
+    "aupr_out": sklearn_aupr,
+    "ap_in": lambda is_ood, score: reference.average_precision_score(~is_ood, -score),
+    "ap_out": reference.average_precision_score,
+    "fpr95_id_positive": lambda is_ood, score: slow_fpr_at_tpr(-score, ~is_ood, 0.95),
+    "fpr95_ood_positive": lambda is_ood, score: slow_fpr_at_tpr(score, is_ood, 0.95),
+}
+
+
+@pytest.mark.parametrize("decimals", [0, 9])
+@pytest.mark.parametrize("name", SLOW)
+def test_an_ood_interval_is_that_of_scikit_learn_on_the_same_draws(name: str, decimals: int) -> None:
+    score, is_ood = gaussians(40, 1.0, seed=12)
+    score, is_ood = score[17:].round(decimals=decimals), is_ood[17:]  # 23 known, 40 OoD
+
+    def slow(*draw: np.ndarray) -> float:
+        chosen = torch.cat([score[flag][index] for flag, index in zip((is_ood, ~is_ood), draw, strict=True)])
+        return SLOW[name](torch.arange(len(chosen)) < len(draw[0]), chosen)
+
+    expected = metrics.bootstrap_interval(slow, (40, 23), resamples=40, seed=3)
+    found = ood_intervals(score, is_ood, resamples=40, seed=3)[name]
+    assert_allclose(astuple(found), astuple(expected), rtol=0, atol=1e-13)
+
+
+def test_the_auroc_of_a_second_score_is_found_on_the_same_resamples() -> None:
+    (score, is_ood), (second, _) = gaussians(60, 1.0, seed=13), gaussians(60, 0.5, seed=14)
+    alone = ood_intervals(score, is_ood, resamples=30)
+    assert ood_intervals(score, is_ood, resamples=30, beside=second) == alone | {
+        "auroc_beside": auroc_interval(second, is_ood, resamples=30)
+    }
 
 
 def test_each_stratum_is_drawn_with_replacement_at_its_own_size() -> None:
@@ -405,6 +442,7 @@ PROBS, Y = torch.full((4, 2), 0.5), torch.zeros(4, dtype=torch.long)
     [
         (lambda: paired_bootstrap(BAD, GOOD, FLAG), "first has 4 NaN of 4: every first must be a number"),
         (lambda: paired_bootstrap(GOOD, BAD, FLAG), "second has 4 NaN of 4: every second must be a number"),
+        (lambda: ood_intervals(GOOD, FLAG, beside=BAD), "beside has 4 NaN of 4: every beside must be a number"),
         (lambda: ood_scores(GOOD, FLAG.byte()), "is_ood is torch.uint8 of shape (4,): must be torch.bool"),
         (lambda: mean_interval(BAD), "values has 4 NaN of 4: every values must be a number"),
         (lambda: metrics.accuracy(PROBS * math.nan, Y), "probs has 8 NaN of 8: every probs must be a number"),

@@ -74,19 +74,13 @@ def scores(outputs: Outputs) -> dict[str, Any]:
 def intervals(outputs: Outputs, resamples: int) -> dict[str, Any]:
     """95 % intervals of these scores, as [low, high]; of foreignness for its AUROC only."""
     wrong, confidence = ~outputs.right, outputs.test.probs.amax(1)
-    sets = {}
-    for name in set_names(outputs):
-        found = metrics.ood_intervals(*ranking(outputs, "epistemic", name), resamples)
-        sets[name] = {metric: _ends(interval) for metric, interval in found.items()}
+    found = {name: _ood_intervals(outputs, name, resamples) for name in set_names(outputs)}
     return {
         "accuracy": _ends(metrics.mean_interval(outputs.right.double(), resamples)),
         "auroc_sf": _ends(metrics.auroc_interval(outputs.test.aleatoric, wrong, resamples)) if _both(wrong) else None,
         "ece": _ends(metrics.calibration_interval(confidence, outputs.right, resamples=resamples)),
-        "sets": sets,
-        "foreignness": {
-            name: {"auroc": _ends(metrics.auroc_interval(*ranking(outputs, "foreignness", name), resamples))}
-            for name in set_names(outputs)
-        },
+        "sets": {name: epistemic for name, (epistemic, _) in found.items()},
+        "foreignness": {name: {"auroc": auroc} for name, (_, auroc) in found.items()},
     }
 
 
@@ -101,6 +95,14 @@ def ranking(outputs: Outputs, column: str, name: str) -> tuple[Tensor, Tensor]:
     chosen = outputs.ood.values() if name == "all" else [outputs.ood[name]]
     score = torch.cat([known, *(getattr(each, column) for each in chosen)])
     return score, torch.arange(len(score)) >= len(known)
+
+
+def _ood_intervals(outputs: Outputs, name: str, resamples: int) -> tuple[dict[str, list[float]], list[float]]:
+    """All of epistemic, and the AUROC of foreignness, on the same resamples."""
+    (epistemic, is_ood), (foreignness, _) = (ranking(outputs, each, name) for each in ("epistemic", "foreignness"))
+    found = metrics.ood_intervals(epistemic, is_ood, resamples, beside=foreignness)
+    ends = {metric: _ends(interval) for metric, interval in found.items()}
+    return ends, ends.pop("auroc_beside")
 
 
 def _both(flags: Tensor) -> bool:

@@ -1,22 +1,17 @@
 """The numbers of the paper's tables, their bootstrap intervals, and a paired test of two methods.
 
-Larger score = more uncertain = more out-of-distribution. Scores are sorted once; every ranking metric, of the
-samples or of a resample of them, then follows from counts. All in float64 on the CPU, ties taken together.
+Larger score = more uncertain = more out-of-distribution. All in float64 on the CPU, ties taken together.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-Bools = npt.NDArray[np.bool_]
-Floats = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.intp]
-EVERY = slice(None)
+from uqgan.ranking import Bools, Counts, Curve, Floats, Indices, pair, rank
+
 LEVEL = 0.95  # of every interval
 
 
@@ -51,91 +46,6 @@ class Reliability:
         return float(np.nansum(self.counts * gaps) / sum(self.counts))
 
 
-@dataclass(frozen=True)
-class Curve:
-    """What "score >= threshold" accepts, from nothing at all down to the lowest distinct score."""
-
-    tp: Floats  # (distinct + 1,)  positives accepted
-    fp: Floats  # (distinct + 1,)  negatives accepted
-
-    def mirrored(self) -> "Curve":
-        """The curve of the negated score with the classes exchanged, read off the other end."""
-        return Curve((self.fp[-1] - self.fp)[::-1], (self.tp[-1] - self.tp)[::-1])
-
-    def auroc(self) -> float:
-        """P(positive > negative) + P(equal) / 2. The sum is over integers, hence exact."""
-        twice = np.diff(self.fp) @ (self.tp[1:] + self.tp[:-1])
-        return float(twice / (2 * self.tp[-1] * self.fp[-1]))
-
-    @cached_property
-    def precision(self) -> Floats:
-        """1 where nothing is accepted: scikit-learn's last point, (recall 0, precision 1)."""
-        accepted = self.tp + self.fp
-        return np.divide(self.tp, accepted, out=np.ones_like(accepted), where=accepted > 0)
-
-    def aupr(self) -> float:
-        """Precision-recall points joined by straight lines."""
-        twice = np.diff(self.tp) @ (self.precision[1:] + self.precision[:-1])
-        return float(twice / (2 * self.tp[-1]))
-
-    def average_precision(self) -> float:
-        """Precision-recall points joined by steps."""
-        return float(np.diff(self.tp) @ self.precision[1:] / self.tp[-1])
-
-    def fpr_at_tpr(self, tpr: float) -> float:
-        """At the first threshold, going down, that accepts a share >= tpr of the positives."""
-        # A quotient is rounded as the literal 0.95 is: 19 of 20 reaches it. The product 0.95 * 20 need not.
-        first = np.searchsorted(self.tp / self.tp[-1], tpr)
-        return float(self.fp[first] / self.fp[-1])
-
-    def ood_scores(self) -> dict[str, float]:
-        """The seven OoD columns, of a curve on which OoD is positive."""
-        id_positive = self.mirrored()
-        return {
-            "auroc": self.auroc(),
-            "aupr_in": id_positive.aupr(),
-            "aupr_out": self.aupr(),
-            "ap_in": id_positive.average_precision(),
-            "ap_out": self.average_precision(),
-            "fpr95_id_positive": id_positive.fpr_at_tpr(0.95),
-            "fpr95_ood_positive": self.fpr_at_tpr(0.95),
-        }
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """Each sample's place among the distinct scores: 1 is the highest, equal scores share a place."""
-
-    positive: Indices  # (positives,)
-    negative: Indices  # (negatives,)
-    distinct: int
-
-    def sizes(self) -> tuple[int, int]:
-        """Strata of the bootstrap: the classes are resampled apart, so their numbers stay."""
-        return len(self.positive), len(self.negative)
-
-    def curve(self, positive: Indices | slice = EVERY, negative: Indices | slice = EVERY) -> Curve:
-        """Of all samples or of a draw, in which a place that nobody holds adds no threshold."""
-        places = self.positive[positive], self.negative[negative]
-        # Nobody holds place 0, which thus becomes the point "nothing accepted".
-        counts = (np.bincount(place, minlength=self.distinct + 1) for place in places)
-        return Curve(*(count.cumsum(dtype=np.float64) for count in counts))
-
-
-def rank(score: Tensor, positive: Tensor, name: str = "score", flag: str = "positive") -> Ranking:
-    """Sort once; errors call the arguments `name` and `flag`."""
-    values = _numbers(score, name)
-    mask = _flags(positive, flag, len(values))
-    if mask.all() or not mask.any():
-        found = f"{flag} is {mask[0]} for all {len(mask)} samples"
-        raise ValueError(f"{found}: both classes must be present (a ranking metric compares them)")
-    order = np.argsort(-values)
-    falling = values[order]
-    place = np.empty(len(values), np.intp)
-    place[order] = np.concatenate(([True], falling[1:] != falling[:-1])).cumsum()
-    return Ranking(place[mask], place[~mask], int(place[order[-1]]))
-
-
 def accuracy(probs: Tensor, y: Tensor) -> float:
     """Share of samples whose most probable class is y."""
     if probs.ndim != 2 or y.shape != probs.shape[:1]:
@@ -147,24 +57,25 @@ def accuracy(probs: Tensor, y: Tensor) -> float:
 
 def auroc(score: Tensor, positive: Tensor) -> float:
     """Area under the ROC curve, ties counted half. For S/F: score = aleatoric, positive = wrong."""
-    return rank(score, positive).curve().auroc()
+    values, mask = _classes(score, positive)
+    return pair(values, mask).auroc(*_once(mask))
 
 
 def aupr(score: Tensor, positive: Tensor) -> float:
     """Area under the precision-recall curve by the trapezoid rule, as in the paper's tables."""
-    return rank(score, positive).curve().aupr()
+    return _curve(score, positive).areas()[0]
 
 
 def average_precision(score: Tensor, positive: Tensor) -> float:
     """Area under the precision-recall steps, as peers report it; heavy ties part it from `aupr`."""
-    return rank(score, positive).curve().average_precision()
+    return _curve(score, positive).areas()[1]
 
 
 def fpr_at_tpr(score: Tensor, positive: Tensor, tpr: float = 0.95) -> float:
     """Share of negatives at or above the highest score that keeps a share >= tpr of the positives."""
     if not 0 < tpr <= 1:
         raise ValueError(f"tpr = {tpr}: must be above 0 and at most 1 (a share of the positives)")
-    return rank(score, positive).curve().fpr_at_tpr(tpr)
+    return _curve(score, positive).fpr_at_tpr(tpr)
 
 
 def ood_scores(score: Tensor, is_ood: Tensor) -> dict[str, float]:
@@ -173,7 +84,8 @@ def ood_scores(score: Tensor, is_ood: Tensor) -> dict[str, float]:
     `*_out`, `fpr95_ood_positive`: OoD is positive. `*_in`, `fpr95_id_positive`: in-distribution is positive
     and the score negated. The paper's are `auroc`, `aupr_in`, `aupr_out` and `fpr95_id_positive`.
     """
-    return rank(score, is_ood, flag="is_ood").curve().ood_scores()
+    values, mask = _classes(score, is_ood, flag="is_ood")
+    return rank(values, mask).ood_scores(*_once(mask))
 
 
 def reliability(confidence: Tensor, correct: Tensor, bins: int = 15) -> Reliability:
@@ -209,16 +121,27 @@ def mean_interval(values: Tensor, resamples: int = 1000, seed: int = 0) -> Inter
 
 def auroc_interval(score: Tensor, positive: Tensor, resamples: int = 1000, seed: int = 0) -> Interval:
     """Of `auroc`; positives and negatives are resampled apart."""
-    ranking = rank(score, positive)
-    return bootstrap_interval(lambda *draw: ranking.curve(*draw).auroc(), ranking.sizes(), resamples, seed)
+    values, mask = _classes(score, positive)
+    duels = pair(values, mask)
+    return _interval(duels.auroc(*_once(mask)), [duels.auroc(*drawn) for drawn in _counts(mask, resamples, seed)])
 
 
-def ood_intervals(score: Tensor, is_ood: Tensor, resamples: int = 1000, seed: int = 0) -> dict[str, Interval]:
-    """Of `ood_scores`, all from the same resamples; in- and out-of-distribution are resampled apart."""
-    ranking = rank(score, is_ood, flag="is_ood")
-    replicates = [ranking.curve(*draw).ood_scores() for draw in _draws(ranking.sizes(), resamples, seed)]
-    estimates = ranking.curve().ood_scores()
-    return {name: _interval(value, [r[name] for r in replicates]) for name, value in estimates.items()}
+def ood_intervals(
+    score: Tensor, is_ood: Tensor, resamples: int = 1000, seed: int = 0, beside: Tensor | None = None
+) -> dict[str, Interval]:
+    """Of `ood_scores`, all from the same resamples; in- and out-of-distribution are resampled apart.
+
+    `beside` is a second score of the same samples: its AUROC comes as `auroc_beside`, without draws of its own.
+    """
+    values, mask = _classes(score, is_ood, flag="is_ood")
+    ranking = rank(values, mask)
+    duels = None if beside is None else pair(*_classes(beside, is_ood, "beside", "is_ood"))
+
+    def measure(drawn: tuple[Counts, Counts]) -> dict[str, float]:
+        return ranking.ood_scores(*drawn) | ({"auroc_beside": duels.auroc(*drawn)} if duels else {})
+
+    replicates = [measure(drawn) for drawn in _counts(mask, resamples, seed)]
+    return {name: _interval(value, [r[name] for r in replicates]) for name, value in measure(_once(mask)).items()}
 
 
 def calibration_interval(
@@ -241,15 +164,16 @@ def paired_bootstrap(first: Tensor, second: Tensor, is_ood: Tensor, resamples: i
     `is_ood` may be any flag the scores rank, such as "prediction is wrong". One is added to the count of
     resamples in a tail, so that the p-value is never 0.
     """
-    a, b = rank(first, is_ood, "first", "is_ood"), rank(second, is_ood, "second", "is_ood")
+    values, mask = _classes(first, is_ood, "first", "is_ood")
+    a, b = pair(values, mask), pair(*_classes(second, is_ood, "second", "is_ood"))
 
-    def difference(*draw: Indices) -> float:
-        return a.curve(*draw).auroc() - b.curve(*draw).auroc()
+    def difference(drawn: tuple[Counts, Counts]) -> float:
+        return a.auroc(*drawn) - b.auroc(*drawn)
 
-    replicates = [difference(*draw) for draw in _draws(a.sizes(), resamples, seed)]
+    replicates = [difference(drawn) for drawn in _counts(mask, resamples, seed)]
     tail = min(np.less_equal(replicates, 0).sum(), np.greater_equal(replicates, 0).sum())
     p_value = float(min(1.0, 2 * (tail + 1) / (resamples + 1)))
-    return Comparison(_interval(difference(), replicates), p_value)
+    return Comparison(_interval(difference(_once(mask)), replicates), p_value)
 
 
 def _draws(sizes: Sequence[int], resamples: int, seed: int) -> Iterator[tuple[Indices, ...]]:
@@ -259,6 +183,20 @@ def _draws(sizes: Sequence[int], resamples: int, seed: int) -> Iterator[tuple[In
     generator = np.random.default_rng(seed)
     for _ in range(resamples):
         yield tuple(generator.integers(0, size, size, dtype=np.intp) for size in sizes)
+
+
+def _counts(positive: Bools, resamples: int, seed: int) -> Iterator[tuple[Counts, Counts]]:
+    """How often each positive and each negative is drawn: the classes are resampled apart, so their numbers stay."""
+    sizes = int(positive.sum()), int((~positive).sum())
+    for draw in _draws(sizes, resamples, seed):
+        hits, misses = (np.bincount(indices, minlength=size) for indices, size in zip(draw, sizes, strict=True))
+        yield hits, misses
+
+
+def _once(positive: Bools) -> tuple[Counts, Counts]:
+    """Every sample as it is."""
+    ones = np.ones(len(positive), np.intp)
+    return ones[positive], ones[~positive]
 
 
 def _interval(estimate: float, replicates: Sequence[float]) -> Interval:
@@ -277,6 +215,21 @@ def _bin(confidence: Tensor, correct: Tensor, bins: int) -> tuple[Indices, Float
     values = np.clip(values, 0, 1)
     upper_edges = np.arange(1, bins + 1) / bins
     return np.searchsorted(upper_edges, values), values, _flags(correct, "correct", len(values))
+
+
+def _curve(score: Tensor, positive: Tensor) -> Curve:
+    values, mask = _classes(score, positive)
+    return rank(values, mask).curves(*_once(mask))[0]
+
+
+def _classes(score: Tensor, positive: Tensor, name: str = "score", flag: str = "positive") -> tuple[Floats, Bools]:
+    """Checked; errors call the arguments `name` and `flag`."""
+    values = _numbers(score, name)
+    mask = _flags(positive, flag, len(values))
+    if mask.all() or not mask.any():
+        found = f"{flag} is {mask[0]} for all {len(mask)} samples"
+        raise ValueError(f"{found}: both classes must be present (a ranking metric compares them)")
+    return values, mask
 
 
 def _numbers(values: Tensor, name: str) -> Floats:
