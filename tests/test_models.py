@@ -7,7 +7,7 @@ from uqgan.errors import UsageError
 from uqgan.models.autoencoders import AUTOENCODERS, make_autoencoder
 from uqgan.models.classifiers import make_classifier
 from uqgan.models.gan import Critic, Generator, Shield
-from uqgan.models.layers import Conv, ConvPool, Dropout, ImageNorm, UpConv, with_label, with_label_planes
+from uqgan.models.layers import Conv, ConvPool, Dropout, ImageNorm, ToFewChannels, UpConv, with_label, with_label_planes
 
 MNIST, CIFAR, TINY = (1, 32, 32), (3, 32, 32), (3, 64, 64)
 
@@ -149,3 +149,20 @@ def test_channels_in_eights_change_no_value(monkeypatch: pytest.MonkeyPatch) -> 
     expected = conv(x)
     monkeypatch.setattr(Conv, "in_eights", lambda *_: True)
     assert_close(conv(x), expected)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_a_convolution_to_few_channels_is_the_transposed_one(channels: int, memory_format: torch.memory_format) -> None:
+    few, plain = (
+        ToFewChannels(8, channels, 3, padding=1).double(),
+        nn.ConvTranspose2d(8, channels, 3, padding=1).double(),
+    )
+    plain.load_state_dict(few.state_dict())
+    x = torch.randn(2, 8, 6, 5, dtype=torch.double).contiguous(memory_format=memory_format).requires_grad_()
+    ours, theirs = few(x), plain(x)
+    assert_close(ours, theirs)
+    found, expected = (
+        torch.autograd.grad(y.square().sum(), [x, *net.parameters()]) for y, net in ((ours, few), (theirs, plain))
+    )
+    assert_close(found, expected)

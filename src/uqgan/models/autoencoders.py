@@ -5,7 +5,16 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from uqgan.models.layers import SIDES, Conv, UpBlock, down_path, init_resnet, with_label, with_label_planes
+from uqgan.models.layers import (
+    SIDES,
+    Conv,
+    ToFewChannels,
+    UpBlock,
+    down_path,
+    init_resnet,
+    with_label,
+    with_label_planes,
+)
 from uqgan.shapes import Codes, Images, Labels
 
 
@@ -68,7 +77,7 @@ class SmallAutoencoder(Autoencoder):
             nn.ReLU(inplace=True),
             nn.ConvTranspose2d(32, 64, 3, stride=2, padding=1, output_padding=1),
             nn.ReLU(inplace=True),
-            nn.ConvTranspose2d(64, channels, 3, padding=1),
+            ToFewChannels(64, channels, 3, padding=1),
         )
 
     def encode(self, x: Images, y: Labels) -> Codes:

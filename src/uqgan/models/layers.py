@@ -1,7 +1,7 @@
 """Pieces that several networks share: class conditioning, dropout that stays on, residual blocks."""
 
-from itertools import pairwise
-from typing import cast
+from itertools import pairwise, product
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -110,6 +110,41 @@ class UpConv(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         kernel = _slid(self.weight.flip(2, 3)).transpose(0, 1)
         return F.conv_transpose2d(x, kernel, self.bias, stride=2, padding=1)
+
+
+class ToFewChannels(nn.ConvTranspose2d):
+    """A transposed 3 × 3 convolution in steps of one, to one channel or a few: CPUs are slow at those."""
+
+    def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
+        if x.device.type != "cpu":
+            return super().forward(x)
+        return cast(Tensor, _ToFewChannels.apply(x, self.weight, self.bias))  # type: ignore[no-untyped-call]
+
+
+class _ToFewChannels(torch.autograd.Function):
+    """One product for all nine taps, then nine shifted sums."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        height, width = x.shape[2:]
+        taps = F.conv2d(x, weight.flatten(1).mT[..., None, None])
+        wide = F.pad(taps, (1, 1, 1, 1)).reshape(len(x), *weight.shape[1:], height + 2, width + 2)
+        total = bias[:, None, None].expand(len(x), -1, height, width)
+        for u, v in product(range(3), range(3)):
+            total = total + wide[:, :, u, v, 2 - u :, 2 - v :][..., :height, :width]
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        steps, zeros, needed = (1, 1), (0, 0), ctx.needs_input_grad
+        return cast(
+            tuple[Tensor | None, ...],
+            torch.ops.aten.convolution_backward(
+                upstream[0], x, weight, [weight.shape[1]], steps, steps, steps, True, zeros, 1, needed
+            ),
+        )
 
 
 def _slid(kernel: Tensor) -> Tensor:
