@@ -116,7 +116,7 @@ class ToFewChannels(nn.ConvTranspose2d):
     """A transposed 3 × 3 convolution in steps of one, to one channel or a few: CPUs are slow at those."""
 
     def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
-        if x.device.type != "cpu":
+        if x.device.type != "cpu" or x.dtype == torch.bfloat16:
             return super().forward(x)
         return cast(Tensor, _ToFewChannels.apply(x, self.weight, self.bias))  # type: ignore[no-untyped-call]
 
