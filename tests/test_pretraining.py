@@ -88,8 +88,8 @@ def test_each_seed_trains_its_own(cache: Path, task: Task) -> None:
     assert not same(first, second)
 
 
-def test_without_the_cache_nothing_is_read_or_kept(cache: Path, task: Task) -> None:
-    trained(task, settings(cached=False))
+def test_a_fresh_one_is_neither_taken_nor_kept(cache: Path, task: Task) -> None:
+    trained(task, settings(fresh=True))
     assert not cache.exists()
 
 

@@ -32,8 +32,8 @@ class AutoencoderConfig(Settings):
     """Samples a step."""
     lr: float = Field(1e-3, gt=0)
     """Adam's learning rate; a tenth of it after a quarter of the epochs, a hundredth after half of them."""
-    cached: bool = True
-    """Take the weights of an earlier run with the same settings, data and seed, where there are any."""
+    fresh: bool = False
+    """Train it even where the cache holds that of an earlier run with the same settings, data and seed."""
 
 
 class SupervisedConfig(Settings):
@@ -86,7 +86,7 @@ class Config(Settings):
     classifier: Literal["mlp", "lenet", "resnet", "own"] = "mlp"
     """Network: mlp (points), lenet (32 pixels), resnet (32 or 64 pixels), own (any that is handed in, in Python)."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """Of the convolutional networks; auto is bf16 on GPUs that have it, else fp32. Losses are always fp32."""
+    """Of the convolutional networks; auto is bf16 on hardware that has it, else fp32. Losses are always fp32."""
     compile: Literal["auto", "always", "never"] = "auto"
     """On CUDA, make iterations faster after a minute or more of compiling; auto does so for ResNets, where it pays."""
     uqgan: UqganConfig = UqganConfig()

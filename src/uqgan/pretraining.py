@@ -32,7 +32,7 @@ def pretrain(A: Autoencoder, task: Task, config: Config, log: Log) -> None:
 
     Of several processes that want the same, one trains and the others wait for it.
     """
-    if not config.autoencoder.cached:
+    if config.autoencoder.fresh:
         fit_autoencoder(A, task, config, log)
         return
     file = cache_folder() / "autoencoders" / f"{Path(task.name).name}-{key_of(task, config, log.seed)}.safetensors"
