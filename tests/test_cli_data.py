@@ -119,9 +119,13 @@ def test_show_knows_sets_that_are_no_tasks(cli: Cli, root: Path, tmp_path: Path)
 def test_clean_says_how_much_it_freed_and_where(cli: Cli, root: Path) -> None:
     assert cli("data", "check", "mnist", "--data-root", root)[0] == 0
     assert list(pictures_folder().glob("*.safetensors"))
+    kept = pictures_folder().with_name("autoencoders") / "digits.safetensors"
+    kept.parent.mkdir(exist_ok=True)
+    kept.write_bytes(bytes(2**20))
     status, _, err = cli("data", "clean")
-    assert (status, "freed 0.1 MiB" in err) == (0, True)
+    assert (status, "freed 1.1 MiB" in err) == (0, True)
     assert not list(pictures_folder().iterdir())
+    assert not kept.exists()
 
 
 def test_fetch_without_a_network_names_both_ways(cli: Cli, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,8 +31,9 @@ def list_(*, data_root: Root = None, as_json: Json = False, voice: Voice = Voice
         Print JSON.
     """
     from uqgan.data import sources
-    from uqgan.data.cache import cache_files, pictures_folder
+    from uqgan.data.cache import cache_files
     from uqgan.data.fetch import origin
+    from uqgan.files import cache_folder
 
     root = sources.data_root(data_root)
     rows = []
@@ -52,7 +53,7 @@ def list_(*, data_root: Root = None, as_json: Json = False, voice: Voice = Voice
     if not as_json and not voice.quiet:
         size = sum(file.stat().st_size for file in cache_files())
         out = Console(highlight=False, soft_wrap=True)
-        out.print(f"\nsets are looked for in {root}; decoded pictures take {_mib(size)} in {pictures_folder()}")
+        out.print(f"\nsets are looked for in {root}; what was made from them takes {_mib(size)} in {cache_folder()}")
         out.print("verified: whether files fetched from that repository of the hub were read with this version")
 
 
@@ -223,12 +224,12 @@ def _task_sheets(task: "Task") -> dict[str, bytes]:
 
 @data.command
 def clean(*, voice: Voice = Voice()) -> None:
-    """Delete the decoded pictures; they are made again when they're needed. Fetched sets stay."""
+    """Delete decoded pictures and kept autoencoders; they are made again when they're needed. Fetched sets stay."""
     from uqgan.data.cache import clean as empty
-    from uqgan.data.cache import pictures_folder
+    from uqgan.files import cache_folder
 
     freed = empty()
-    voice.say(f"freed {_mib(freed)} in {pictures_folder()}")
+    voice.say(f"freed {_mib(freed)} in {cache_folder()}")
 
 
 def _mib(size: int) -> str:

@@ -131,8 +131,8 @@ def content_of(files: Sequence[Path], root: Path) -> str:
 
 
 def cache_files() -> list[Path]:
-    """All that the cache holds, decoded pictures and digests."""
-    folders = (pictures_folder(), cache_folder() / "digests")
+    """All that the cache holds: decoded pictures, digests of files, trained autoencoders."""
+    folders = (pictures_folder(), cache_folder() / "digests", cache_folder() / "autoencoders")
     return sorted(file for folder in folders if folder.is_dir() for file in folder.iterdir() if file.is_file())
 
 
