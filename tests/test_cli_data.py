@@ -40,7 +40,7 @@ def test_list_says_what_is_here_and_what_the_hub_has(cli: Cli, root: Path) -> No
     assert rows["cifar10"]["here"] == "no"
     assert rows["lsun"]["hub"] == "no faithful copy known"
     status, out, _ = cli("data", "list", "--data-root", root)
-    assert (status, "uoft-cs/cifar10" in out, "decoded pictures take" in out) == (0, True, True)
+    assert (status, "uoft-cs/cifar10" in out, "what was made from them takes" in out) == (0, True, True)
 
 
 def test_check_counts_classes_and_compares_hashes(cli: Cli, root: Path) -> None:
@@ -165,7 +165,7 @@ def test_every_command_takes_quiet_and_verbose(
 def test_a_quiet_list_is_the_table_alone(cli: Cli, root: Path) -> None:
     _, out, _ = cli("data", "list", "--data-root", root, "-q")
     assert "mnist" in out
-    assert "decoded pictures take" not in out
+    assert "what was made from them takes" not in out
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "x" * 300 + ".npz", "", "a/" + "x" * 300])
