@@ -137,7 +137,7 @@ def measure(
         "ms_per_iteration": round(ms, 3),
         "start_up_seconds": round(watch.marks[0] - start, 1),
         "tflop": round(flops / 1e12, 4),
-        "tflops": round(flops / ms / 1e9, 1),
+        "tflops": round(flops / ms / 1e9, 3),
         "peak_tflops": round(peak / 1e12, 1),
         "share_of_peak": round(flops / ms * 1e3 / peak, 4),
         "peak_memory_mb": round(torch.cuda.max_memory_allocated() / 2**20) if device.type == "cuda" else None,
@@ -196,7 +196,7 @@ def count_flops(name: str, method: str) -> float:
     counts = []
     for iterations in (1, 2):
         with plain_steps(), FlopCounterMode(display=False) as counter:
-            fit(name, method, settings(name, iterations, eager=True), choose_device(), Stopwatch(-1, -1))
+            fit(name, method, settings(name, iterations, eager=True), choose_device(), Stopwatch(-1, -1), eager=True)
         counts.append(counter.get_total_flops())
     return counts[1] - counts[0]
 
@@ -227,7 +227,7 @@ def main() -> None:
         print(
             f"{name:14} {arguments.method:9} {row['mode']:11} compile {row['compile']:6} "
             f"{row['ms_per_iteration']:8.2f} ms  "
-            f"{row['tflops']:6.1f} TFLOP/s ({row['share_of_peak']:.1%} of the peak)  "
+            f"{row['tflops']:7.3g} TFLOP/s ({row['share_of_peak']:.1%} of the peak)  "
             f"{row['peak_memory_mb'] or 0:6} MB  start-up {row['start_up_seconds']:.0f} s"
             + (f"  {row['speed_up_over_the_authors']} x the authors' step" if row["speed_up_over_the_authors"] else "")
         )

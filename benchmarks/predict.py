@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from iteration import SHAPES, append, settings
-from uqgan.acceleration import choose_device
+from uqgan.acceleration import choose_device, has_bf16
 from uqgan.methods import METHODS
 from uqgan.runs import describe, versions
 
@@ -58,7 +58,7 @@ def measure(name: str, method: str, device: torch.device, limit: int | None, eag
         "method": method,
         "mode": "eager" if eager else "accelerated",
         "device": describe(device),
-        "precision": "fp32" if eager or device.type == "cpu" else "bf16",
+        "precision": "bf16" if has_bf16(device) and not eager else "fp32",
         "images": len(x),
         "passes": predictor.passes,
         "seconds": round(seconds, 3),

@@ -78,7 +78,8 @@ def work(job: Job) -> tuple[Job, dict[str, Any], Outputs]:
     outputs = run.outputs(validation=job.validation)
     record = scores_record(run, evaluate(outputs, resamples=0 if job.validation else 1000))
     print(f"{job.command}: accuracy {100 * record['scores']['accuracy']:.2f}, {record['seconds']} s", flush=True)
-    return job, record | {"command": job.command}, outputs
+    samples = "validation" if job.validation else "test"
+    return job, record | {"samples": samples, "command": job.command}, outputs
 
 
 def main() -> None:
@@ -90,7 +91,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--validation", action="store_true")
     parser.add_argument("--runs", type=Path)
-    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--results", type=Path, help="results/, or results/validation/ with --validation")
     chosen, words = parser.parse_known_args()
     jobs = [
         Job(chosen.task, method, seed, chosen.device, chosen.validation, chosen.runs, tree(words))
@@ -99,7 +100,7 @@ def main() -> None:
     ]
     with ProcessPoolExecutor(chosen.workers, get_context("spawn")) as pool:
         done = list(pool.map(work, jobs))
-    folder = chosen.results / chosen.task
+    folder = (chosen.results or (RESULTS / "validation" if chosen.validation else RESULTS)) / chosen.task
     for job, record, _ in done:
         write_json(folder / job.method / f"seed-{job.seed}.json", record)
     for method in chosen.methods:

@@ -1,9 +1,12 @@
+from copy import deepcopy
+
 import pytest
 import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from uqgan.acceleration import Aside, accelerate, compiled, prepare
+from uqgan import acceleration
+from uqgan.acceleration import Aside, Compiled, accelerate, compiled, own_randomness, prepare
 from uqgan.data.dataset import equal_chunks
 from uqgan.losses import block_layout
 from uqgan.models.autoencoders import make_autoencoder
@@ -105,7 +108,7 @@ def test_a_step_that_cannot_be_captured_runs_all_the_same_and_says_why() -> None
     said: list[str] = []
 
     def step(x: Tensor) -> Tensor:
-        return x * float(x.sum())  # looks at a value
+        return x * float(x.sum()) + 0 * torch.rand(2, device="cuda")  # looks at a value, and draws
 
     fast = accelerate(step, torch.device("cuda"), said.append)
     for _ in range(6):
@@ -116,10 +119,10 @@ def test_a_step_that_cannot_be_captured_runs_all_the_same_and_says_why() -> None
 
 @on_gpu
 def test_a_compiled_adam_steps_as_the_fused_one_does() -> None:
-    def trained(compiled: bool) -> Tensor:
+    def trained(one_kernel: bool) -> Tensor:
         torch.manual_seed(0)
         net = make_classifier("mlp", (2,), 3).cuda()
-        optimizer = adam(net, compiled=compiled)
+        optimizer = adam(net, one_kernel=one_kernel)
         set_lr(optimizer, 1e-3)
         x = torch.randn(64, 2, device="cuda")
         for _ in range(3):
@@ -142,6 +145,53 @@ def test_work_aside_is_done_when_it_is_joined() -> None:
         aside.join()
         return slow + other
 
-    fast, x = accelerate(step, device, print), torch.eye(512, device=device)
-    for _ in range(6):
-        assert_close(fast(x), 2 * x + 1)
+    fast = accelerate(step, device, print)
+    for k in range(6):
+        factor = 1 + k / 1000
+        x = factor * torch.eye(512, device=device)
+        assert_close(fast(x), factor**50 * x + x + 1)
+
+
+def test_a_copy_of_a_prepared_network_is_a_network_of_its_own() -> None:
+    net, x = make_classifier("lenet", (1, 32, 32), 3), torch.rand(2, 1, 32, 32)
+    prepare(net, "fp32")
+    copy = deepcopy(net)
+    with torch.no_grad():
+        for weight in copy.parameters():
+            weight.zero_()
+    assert (copy(x) == 0).all()
+    assert not (net(x) == 0).all()
+
+
+def test_own_randomness_repeats_and_leaves_no_trace() -> None:
+    before = torch.get_rng_state()
+    with own_randomness(CPU, 3):
+        first = torch.rand(4)
+    with own_randomness(CPU, 3):
+        assert torch.equal(torch.rand(4), first)
+    assert torch.equal(torch.get_rng_state(), before)
+    with own_randomness(CPU, None):
+        torch.rand(1)
+    assert not torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("sizes", [[8, 64, 64, 8, 64], [64, 64, 8, 64]])
+def test_only_the_largest_batch_is_compiled(sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceleration, "compile_often", lambda step: lambda x: step(x) + 100)
+    fast = Compiled(len, print)
+    found = [fast(torch.zeros(size, 2)) for size in sizes]
+    largest = [max(sizes[: k + 1]) for k in range(len(sizes))]
+    assert found == [size + 100 * (size == most) for size, most in zip(sizes, largest, strict=True)]
+
+
+def test_what_cannot_be_compiled_runs_as_it_is_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._dynamo.exc import TorchDynamoException
+
+    def fails(*_: object) -> None:
+        raise TorchDynamoException("no compiler\nhere")
+
+    monkeypatch.setattr(acceleration, "compile_often", lambda _: fails)
+    said: list[str] = []
+    fast = Compiled(len, said.append)
+    assert [fast(torch.zeros(3)), fast(torch.zeros(3))] == [3, 3]
+    assert said == ["this runs without being compiled: no compiler (compile = never leaves it out)"]

@@ -61,7 +61,7 @@ def test_best_keeps_the_last_of_equal_values() -> None:
 
 def test_accuracy_is_the_share_of_right_answers() -> None:
     data = Dataset(torch.eye(4), torch.tensor([0, 1, 2, 0]))
-    assert accuracy_on(nn.Identity(), data) == 0.75
+    assert accuracy_on(nn.Identity(), data, lambda logits: logits.softmax(-1)) == 0.75
 
 
 def test_the_same_seed_gives_the_same_log_and_weights(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ A recipe stays as it is. Its networks are prepared in place, its objectives and 
 
 import ctypes
 import sys
-from collections.abc import Callable
-from types import TracebackType
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import MethodType, TracebackType
 from typing import Generic, Literal, TypeVar
 
 import torch
@@ -44,9 +45,28 @@ def choose_device(name: str = "auto") -> torch.device:
     if not available[kind]():
         raise UsageError(f"device = {name}: there is none on this machine (take auto or cpu)")
     try:
-        return torch.device(name)
+        device = torch.device(name)
     except RuntimeError:
         raise UsageError(f"device = {name}: must be auto, cpu, cuda or mps") from None
+    if device.index is not None and kind == "cuda":
+        if device.index >= torch.cuda.device_count():
+            raise UsageError(f"device = {name}: there are {torch.cuda.device_count()} (from cuda:0 on)")
+        torch.cuda.set_device(device)  # streams and graphs are those of the current one
+    return device
+
+
+@contextmanager
+def own_randomness(device: torch.device, seed: int | None) -> Iterator[None]:
+    """Draws within follow from the seed, those after it go on as if there had been none; None changes nothing."""
+    if seed is None:
+        yield
+        return
+    on_mps = torch.mps.get_rng_state() if device.type == "mps" else None
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+    if on_mps is not None:
+        torch.mps.set_rng_state(on_mps)
 
 
 def prepare(net: nn.Module, precision: Precision = "auto", *names: str) -> None:
@@ -56,28 +76,47 @@ def prepare(net: nn.Module, precision: Precision = "auto", *names: str) -> None:
     """
     if not any(isinstance(module, nn.Conv2d | nn.ConvTranspose2d) for module in net.modules()):
         return
-    device = next(net.parameters()).device
     net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     for name in names or ("forward",):
-        setattr(net, name, _lowered(getattr(net, name), device, precision))
+        # Bound to the network, so that a copy of it gets its own.
+        setattr(net, name, MethodType(_lowered(getattr(type(net), name), precision), net))
 
 
-def compiled(function: Callable[..., T], device: torch.device, on: bool = True) -> Callable[..., T]:
+def compiled(
+    function: Callable[..., T], device: torch.device, on: bool = True, say: Callable[[str], None] = print
+) -> Callable[..., T]:
     """The same function, compiled on CUDA; on a CPU that gains nothing.
 
-    It is compiled for the shapes of its first call. Others, such as a last, smaller batch, run as they
-    are: to compile for them would take longer than it saves.
+    It is compiled for the largest batch it sees. Others, such as a last, smaller one, run as they are: to
+    compile for them would take longer than it saves. Where compiling fails it says so, and all runs as it is.
     """
-    if not on or device.type != "cuda":
-        return function
-    fast, first = compile_often(function), list[torch.Size]()
+    return Compiled(function, say) if on and device.type == "cuda" else function
 
-    def run(*inputs: Tensor) -> T:
+
+class Compiled(Generic[T]):
+    """A function that is compiled for one set of shapes."""
+
+    def __init__(self, function: Callable[..., T], say: Callable[[str], None]) -> None:
+        from torch._dynamo.exc import TorchDynamoException  # a heavy import, where it is needed
+        from torch._inductor.exc import InductorError
+
+        self.function, self.say = function, say
+        self.failures = (TorchDynamoException, InductorError)
+        self.fast: Callable[..., T] | None = compile_often(function)
+        self.shapes: list[torch.Size] = []
+
+    def __call__(self, *inputs: Tensor) -> T:
         shapes = [tensor.shape for tensor in inputs]
-        first.extend(shapes if not first else ())
-        return fast(*inputs) if shapes == first else function(*inputs)
-
-    return run
+        if not self.shapes or shapes[0][0] > self.shapes[0][0]:
+            self.shapes = shapes
+        if self.fast is None or shapes != self.shapes:
+            return self.function(*inputs)
+        try:
+            return self.fast(*inputs)
+        except self.failures as error:
+            self.fast = None
+            self.say(f"this runs without being compiled: {_first_line(error)} (compile = never leaves it out)")
+            return self.function(*inputs)
 
 
 def compile_often(function: Callable[..., T]) -> Callable[..., T]:
@@ -94,24 +133,28 @@ def has_bf16(device: torch.device) -> bool:
     return any(getattr(torch.cpu, name, bool)() for name in asked)
 
 
+def in_bf16(precision: Precision, device: torch.device) -> bool:
+    """What a precision means on a device."""
+    return precision == "bf16" or (precision == "auto" and has_bf16(device))
+
+
 def keep_freed_memory() -> None:
     """On a CPU under Linux: freed tensors stay with the process. Asking for them anew each step takes a third of it."""
     if sys.platform != "linux":
         return
     allocator = ctypes.CDLL(None)
-    if hasattr(allocator, "mallopt"):  # glibc
-        for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
-            allocator.mallopt(option, 2**31 - 1)
+    if hasattr(allocator, "mallopt"):  # glibc; older ones take no more than 32 MiB
+        taken = any(allocator.mallopt(M_MMAP_THRESHOLD, limit) for limit in (2**31 - 1, 2**25))
+        if taken:
+            allocator.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
-def _lowered(method: Callable[..., Tensor], device: torch.device, precision: Precision) -> Callable[..., Tensor]:
-    bf16 = precision == "bf16" or (precision == "auto" and has_bf16(device))
-
-    def run(x: Tensor, *rest: Tensor) -> Tensor:
+def _lowered(method: Callable[..., Tensor], precision: Precision) -> Callable[..., Tensor]:
+    def run(net: nn.Module, x: Tensor, *rest: Tensor) -> Tensor:
         if x.ndim == 4:
             x = x.contiguous(memory_format=torch.channels_last)
-        with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-            return method(x, *rest).float()
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=in_bf16(precision, x.device)):
+            return method(net, x, *rest).float()
 
     return run
 
@@ -152,23 +195,27 @@ def accelerate(step: Callable[..., T], device: torch.device, say: Callable[[str]
 
 
 class CapturedStep(Generic[T]):
-    """A step whose tensors stay where they are, replayed as one CUDA graph."""
+    """A step whose tensors stay where they are, replayed as one CUDA graph for the largest batch it sees."""
 
     def __init__(self, step: Callable[..., T], say: Callable[[str], None]) -> None:
         self.step, self.say = step, say
-        self.warm_up = WARM_UP
+        self.warm_up, self.largest = WARM_UP, 0
         self.graph: torch.cuda.CUDAGraph | None = None
         self.inputs: tuple[Tensor, ...] = ()
 
     def __call__(self, *inputs: Tensor) -> T:
+        if len(inputs[0]) > self.largest:
+            self.largest, self.warm_up, self.graph = len(inputs[0]), WARM_UP, None
+        if len(inputs[0]) < self.largest:
+            return self.step(*inputs)  # a last, smaller batch
         if self.warm_up > 0:
             self.warm_up -= 1
             return self._beside(inputs)
         if self.warm_up == 0:
             self.warm_up -= 1
             self._capture(inputs)
-        if self.graph is None or any(a.shape != b.shape for a, b in zip(self.inputs, inputs, strict=True)):
-            return self.step(*inputs)  # could not be captured, or a last, smaller batch
+        if self.graph is None:
+            return self.step(*inputs)
         for static, new in zip(self.inputs, inputs, strict=True):
             static.copy_(new)
         self.graph.replay()
@@ -185,12 +232,19 @@ class CapturedStep(Generic[T]):
 
     def _capture(self, inputs: tuple[Tensor, ...]) -> None:
         self.inputs = tuple(tensor.clone() for tensor in inputs)
-        graph = torch.cuda.CUDAGraph()
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         try:
             with torch.cuda.graph(graph):
                 self.outputs = self.step(*self.inputs)
         except RuntimeError as error:
+            torch.cuda.set_stream(stream)  # a capture that failed leaves its own behind, and its randomness
             torch.cuda.synchronize()
-            self.say(f"this step runs without a CUDA graph: {str(error).splitlines()[0]}")
+            for generator in torch.cuda.default_generators:
+                generator.graphsafe_set_state(generator.clone_state())
+            self.say(f"this step runs without a CUDA graph: {_first_line(error)}")
         else:
             self.graph = graph
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from uqgan.acceleration import choose_device
+from uqgan.acceleration import choose_device, own_randomness
 from uqgan.config import Config, check_networks, load_config, own_settings, suggest
 from uqgan.data.tasks import TASKS, Task, load_task
 from uqgan.errors import UsageError
@@ -88,9 +88,7 @@ class Run:
         if not isinstance(index, int) or not 0 <= index < len(names):
             raise UsageError(f"class = {label}: must be one of {', '.join(names)}{suggest(str(label), list(names))}")
         device = self.record.predictor.prior.device
-        with torch.random.fork_rng([device] if device.type == "cuda" else [], enabled=seed is not None):
-            if seed is not None:
-                torch.manual_seed(seed)
+        with own_randomness(device, seed):
             return cast(Tensor, shield(torch.full((n,), index, device=device))).cpu()
 
     def save(self, folder: str | Path) -> Path:

@@ -4,8 +4,7 @@ A measurement is names and numbers for a row of the log: `critic.distance`, `gra
 and of each class k `spread.k` and `out_of_class.k`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
+from uqgan.acceleration import own_randomness
 from uqgan.data.dataset import CHUNK, as_input
 from uqgan.data.tasks import Task
 from uqgan.log import Log
@@ -60,7 +60,7 @@ class Health:
         chunks = zip(torch.split(real.x, CHUNK), torch.split(real.y, CHUNK), strict=True)
         codes = torch.cat([A.encode(as_input(x), y) for x, y in chunks])
         z, y = codes.view(-1, PER_CLASS, A.dim), real.y.view(-1, PER_CLASS)
-        wide = width(z) > 1e-5 * width(z).max()
+        wide = width(z) > 1e-5 * z.norm(dim=2).mean()
         self.z, self.y, self.width = z[wide], y[wide], width(z)[wide]
         self.asked = max(1, min(PER_CLASS, PICTURES // task.n_classes))
         share = task.train.class_frequencies(task.n_classes)[self.y[:, 0]]
@@ -102,14 +102,6 @@ def width(z: Tensor) -> Tensor:
 def gradient_norm(net: nn.Module) -> Scalar:
     """Of the last step's gradient; a weight without one counts as nothing."""
     return get_total_norm([weight.grad for weight in net.parameters() if weight.grad is not None])
-
-
-@contextmanager
-def own_randomness(device: torch.device, seed: int) -> Iterator[None]:
-    """Draws within follow from the seed; those after it go on as if nothing had been drawn."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield
 
 
 def measured(rows: Rows) -> list[Mapping[str, Any]]:

@@ -10,7 +10,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save
 
-from uqgan.acceleration import accelerate, compiled
+from uqgan.acceleration import accelerate, compiled, in_bf16
 from uqgan.config import Config
 from uqgan.data.dataset import CHUNK, as_input
 from uqgan.data.tasks import Task
@@ -55,8 +55,10 @@ def pretrain(A: Autoencoder, task: Task, config: Config, log: Log) -> None:
 
 def key_of(task: Task, config: Config, seed: int) -> str:
     """Of all that the weights depend on."""
-    facts = [VERSION, torch.__version__, config.autoencoder.model_dump(), config.precision, config.compiles, seed]
-    facts += [task.shape, task.n_classes, task.flip, task.train.x.device.type]
+    device = task.train.x.device
+    bf16, compiles = in_bf16(config.precision, device), config.compiles and device.type == "cuda"
+    facts = [VERSION, torch.__version__, config.autoencoder.model_dump(), bf16, compiles, seed, device.type]
+    facts += [task.shape, task.n_classes, task.flip]
     digest = hashlib.sha256(json.dumps(facts).encode())
     for data in (task.train, task.validation):
         for tensor in (data.x, data.y):
@@ -69,9 +71,10 @@ def take(file: Path, A: Autoencoder, log: Log) -> bool:
     try:
         with safe_open(file, "pt") as saved:
             rows: list[dict[str, Any]] = json.loads(saved.metadata()["log"])
-            A.load_state_dict({key: saved.get_tensor(key) for key in saved.keys()})  # noqa: SIM118
+            weights = {key: saved.get_tensor(key) for key in saved.keys()}  # noqa: SIM118
     except Exception:  # absent or damaged: it is trained and written anew
         return False
+    A.load_state_dict(weights)
     told = max((row["step"] for row in log.rows if row["stage"] == STAGE), default=0)
     for row in rows:
         if row["step"] > told:
@@ -93,7 +96,7 @@ def fit_autoencoder(A: Autoencoder, task: Task, config: Config, log: Log) -> Non
     parts: Parts = {"A": A, "optimizer": optimizer, "best": best}
     stage = Stage(log, STAGE, settings.epochs * epoch_steps, parts)
     batches = task.train.batches(settings.batch_size, stage.steps, log.seed, drop_last=False, flip=task.flip)
-    objective = compiled(lambda x, y: reconstruction_loss(A(x, y), x), device, config.compiles)
+    objective = compiled(lambda x, y: reconstruction_loss(A(x, y), x), device, config.compiles, log.say)
 
     def train_step(x: Images, y: Labels) -> Scalar:
         loss = objective(x, y)

@@ -194,7 +194,7 @@ def circumstances(device: torch.device, seconds: float, stopped: str | None) -> 
         "seconds": round(seconds, 1),
         "command": " ".join(["uqgan", *sys.argv[1:]]) if Path(sys.argv[0]).stem == "uqgan" else None,
         "versions": versions(),
-        "commit": source_commit(),
+        "commit": COMMIT,
     }
 
 
@@ -212,12 +212,20 @@ def describe(device: torch.device) -> str:
 
 
 def source_commit() -> str | None:
-    """Of the source tree that runs, where it is one."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    """Of the source tree that runs, where it is one; with a + if it was changed since."""
+    git = ["git", "-C", str(Path(__file__).parent)]
     try:
-        return subprocess.run(command, capture_output=True, check=True, text=True, timeout=5).stdout.strip()
+        head, changes = (
+            subprocess.run([*git, *words], capture_output=True, check=True, text=True, timeout=5).stdout.strip()
+            for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no", "."])
+        )
     except (OSError, subprocess.SubprocessError):
         return None
+    return head + "+" if changes else head
+
+
+COMMIT = source_commit()
+"""When the program started: the tree may change while it runs."""
 
 
 def _about(data: bytes) -> dict[str, Any]:

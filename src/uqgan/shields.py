@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from uqgan import curves, health
+from uqgan.acceleration import own_randomness
 from uqgan.curves import best_row, by_stage
 from uqgan.data.dataset import CHUNK, as_input
 from uqgan.data.tasks import Task
@@ -24,8 +25,7 @@ def examples(record: Record, y: Tensor) -> Tensor | None:
     if predictor.shield is None:
         return None
     device = predictor.prior.device
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(record.plan.seed)
+    with own_randomness(device, record.plan.seed):
         made: Tensor = predictor.shield.eval()(y.to(device))
     return made.cpu()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MethodType
-from typing import Any, cast
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -23,7 +23,7 @@ from uqgan.errors import RunFailed
 from uqgan.files import write_bytes
 from uqgan.log import Log, Stopped, interrupts
 from uqgan.models.layers import draws
-from uqgan.shapes import Images, Labels, Logits, Scalar
+from uqgan.shapes import Images, Labels, Logits, Probs, Scalar
 
 VALIDATION_DRAWS = 8
 """Draws that a validation takes of a network with MC-dropout (decision 0013)."""
@@ -32,7 +32,7 @@ SAVE_SECONDS = 20.0
 
 
 def adam(
-    net: nn.Module, betas: tuple[float, float] = (0.9, 0.999), weight_decay: float = 0.0, compiled: bool = False
+    net: nn.Module, betas: tuple[float, float] = (0.9, 0.999), weight_decay: float = 0.0, one_kernel: bool = False
 ) -> Adam:
     """Adam over a network's weights; `set_lr` sets its learning rate."""
     weights = list(net.parameters())
@@ -40,7 +40,7 @@ def adam(
     if device.type != "cuda":
         return Adam(weights, 0.0, betas, weight_decay=weight_decay, fused=True)
     lr = torch.tensor(0.0, device=device)
-    if not compiled:
+    if not one_kernel:
         return Adam(weights, lr, betas, weight_decay=weight_decay, fused=True, capturable=True)
     # One kernel for all weights; the fused one gives each 65,536 of them to a single block, a corner of the GPU.
     optimizer = Adam(weights, lr, betas, weight_decay=weight_decay, foreach=True, capturable=True)
@@ -83,17 +83,12 @@ def frozen(*nets: nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
-def accuracy_on(net: nn.Module, data: Dataset) -> float:
-    """Share of samples that get their true label; of a network that draws, by the mean over some draws."""
+def accuracy_on(net: nn.Module, data: Dataset, probs_of: Callable[[Logits], Probs]) -> float:
+    """Share of samples that get their true label; of a network that draws, by its mean over some draws."""
     net.eval()
-    labels = torch.cat([_vote(net, x) for x in equal_chunks(data.x)])
-    return float((labels[: len(data)] == data.y).sum()) / len(data)
-
-
-def _vote(net: nn.Module, x: Images) -> Tensor:
-    if not draws(net):
-        return cast(Tensor, net(x).argmax(1))
-    return torch.stack([net(x).softmax(1) for _ in range(VALIDATION_DRAWS)]).mean(0).argmax(1)
+    times = VALIDATION_DRAWS if draws(net) else 1
+    votes = [torch.stack([probs_of(net(x)) for _ in range(times)]).mean(0).argmax(1) for x in equal_chunks(data.x)]
+    return float((torch.cat(votes)[: len(data)] == data.y).sum()) / len(data)
 
 
 class Best:
@@ -186,6 +181,8 @@ def dump_state(step: int, log_bytes: int, parts: Parts) -> bytes:
     tensors: dict[str, Tensor] = {"rng": torch.get_rng_state()}
     if torch.cuda.is_available():
         tensors["rng.cuda"] = torch.cuda.get_rng_state()
+    if torch.backends.mps.is_available():
+        tensors["rng.mps"] = torch.mps.get_rng_state()
     facts: dict[str, Any] = {"step": step, "log_bytes": log_bytes}
     for name, part in parts.items():
         for key, tensor in _state(part).items():
@@ -209,6 +206,8 @@ def load_state(file: Path, parts: Parts) -> int:
     torch.set_rng_state(tensors["rng"])
     if "rng.cuda" in tensors and torch.cuda.is_available():
         torch.cuda.set_rng_state(tensors["rng.cuda"])
+    if "rng.mps" in tensors and torch.backends.mps.is_available():
+        torch.mps.set_rng_state(tensors["rng.mps"])
     return int(facts["step"])
 
 
@@ -264,6 +263,7 @@ def fit_supervised(
     log: Log,
     name: str,
     loss_of: Callable[[Logits, Labels], Scalar],
+    probs_of: Callable[[Logits], Probs],
 ) -> None:
     """The one loop of all methods that only show a classifier its samples, with the settings of that name."""
     settings: SupervisedConfig = getattr(config, name)
@@ -273,7 +273,7 @@ def fit_supervised(
     optimizer, best = adam(net, weight_decay=settings.weight_decay), Best(net)
     stage = Stage(log, name, total, {"classifier": net, "optimizer": optimizer, "best": best})
     batches = task.train.batches(settings.batch_size, stage.steps, log.seed, drop_last=False, flip=task.flip)
-    objective = compiled(lambda x, y: loss_of(net(x), y), device, config.compiles)
+    objective = compiled(lambda x, y: loss_of(net(x), y), device, config.compiles, log.say)
 
     def train_step(x: Images, y: Labels) -> Scalar:
         net.train(len(x) > 1)  # one sample alone has no batch statistics
@@ -287,7 +287,7 @@ def fit_supervised(
             set_lr(optimizer, decay(settings.lr, settings.end_lr, step // epoch_steps, settings.epochs))
             loss = train_step(x, y)
             if (step + 1) % epoch_steps == 0:
-                accuracy = accuracy_on(net, task.validation)
+                accuracy = accuracy_on(net, task.validation, probs_of)
                 best.offer(accuracy, step)
                 stage.record(step, classifier=loss, accuracy=accuracy)
     best.restore()

@@ -54,7 +54,7 @@ class Dataset:
 
     def class_frequencies(self, n_classes: int) -> Prior:
         """p̂(y): how often each class occurs."""
-        return self.y.bincount(minlength=n_classes).double().div(len(self)).float()
+        return self.y.cpu().bincount(minlength=n_classes).double().div(len(self)).float().to(self.y.device)
 
     def steps_per_epoch(self, batch_size: int, drop_last: bool) -> int:
         whole, rest = divmod(len(self), min(batch_size, len(self)))

@@ -7,7 +7,7 @@ schema. Files of a split are called SPLIT-*.parquet and lie in ROOT/NAME or ROOT
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -18,6 +18,7 @@ import torch
 
 from uqgan.data.cache import Decoded, Say, cached, content_of, silent
 from uqgan.data.decode import Broken, Look, pixels
+from uqgan.data.workers import decode_batches
 from uqgan.errors import UsageError
 from uqgan.files import cache_folder
 
@@ -185,19 +186,23 @@ def read_parquet(files: Sequence[Path], look: Look, columns: tuple[str, str]) ->
     kept = np.ones(rows, bool)
     left_out: list[str] = []
     names = class_names_in(opened[0].schema_arrow, columns[1])
-    start = 0
-    for file, each in zip(files, opened, strict=True):
-        image, label = _column(each, file, columns[0], "image"), _column(each, file, columns[1], "label")
-        for batch in each.iter_batches(BATCH, columns=[image, label]):
-            rows_here = slice(start, start + batch.num_rows)
-            y[rows_here] = _labels(batch.column(label), names, file)
-            for row, data in enumerate(_blobs(batch.column(image), file), start):
-                try:
-                    x[row] = pixels(data, look)
-                except Broken as broken:
-                    left_out.append(f"{file.name}, row {row}: {broken}")
-                    kept[row] = False
-            start = rows_here.stop
+    places: list[tuple[Path, slice]] = []
+
+    def batches() -> Iterator[list[bytes]]:
+        start = 0
+        for file, each in zip(files, opened, strict=True):
+            image, label = _column(each, file, columns[0], "image"), _column(each, file, columns[1], "label")
+            for batch in each.iter_batches(BATCH, columns=[image, label]):
+                places.append((file, slice(start, start + batch.num_rows)))
+                y[places[-1][1]] = _labels(batch.column(label), names, file)
+                start += batch.num_rows
+                yield _blobs(batch.column(image), file)
+
+    for number, (pictures, broken) in enumerate(decode_batches(batches(), look, rows)):
+        file, place = places[number]
+        x[place] = pictures
+        left_out += [f"{file.name}, row {place.start + row}: {why}" for row, why in broken.items()]
+        kept[[place.start + row for row in broken]] = False
     if left_out:
         x, y = x[kept], y[kept]
     names = names or tuple(str(k) for k in range(int(y.max()) + 1))

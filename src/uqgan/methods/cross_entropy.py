@@ -14,4 +14,6 @@ __all__ = ["fit", "networks"]
 
 
 def fit(nets: Networks, task: Task, config: Config, log: Log, outliers: Tensor | None) -> None:
-    fit_supervised(nets.classifier, task, config, log, "cross_entropy", cross_entropy_loss)
+    fit_supervised(
+        nets.classifier, task, config, log, "cross_entropy", cross_entropy_loss, lambda logits: logits.softmax(-1)
+    )

@@ -6,7 +6,7 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor, nn
 
-from uqgan.acceleration import compiled, keep_freed_memory, prepare
+from uqgan.acceleration import compiled, keep_freed_memory, own_randomness, prepare
 from uqgan.config import Config
 from uqgan.data.dataset import CHUNK, equal_chunks
 from uqgan.data.tasks import Task
@@ -77,10 +77,7 @@ class Predictor(nn.Module):
     @torch.no_grad()
     def predict(self, x: Tensor, seed: int | None = None) -> Prediction:
         """Read x: uint8 images, pixels in [0, 1], or points. The same seed repeats the same draws."""
-        devices = [self.prior.device] if self.prior.device.type == "cuda" else []
-        with torch.random.fork_rng(devices, enabled=seed is not None):
-            if seed is not None:
-                torch.manual_seed(seed)
+        with own_randomness(self.prior.device, seed):
             chunks = equal_chunks(x.to(self.prior.device), max(1, CHUNK // self.passes))
             logits = self._fast if self.passes * len(self.members) * len(x) >= COMPILED_FROM else self._logits
             parts = [self.reading(logits(chunk), self.prior) for chunk in chunks]

@@ -3,6 +3,8 @@
 C classifier · G generator · D critic · A autoencoder, pre-trained and frozen.
 """
 
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple, cast
 
@@ -31,6 +33,7 @@ from uqgan.models.own import has_batch_norm
 from uqgan.pretraining import pretrain
 from uqgan.shapes import Codes, Images, Labels, Prior, Scalar
 from uqgan.training import Best, Parts, Stage, accuracy_on, adam, decay, frozen, memory_advice, minimize, set_lr
+from uqgan.uncertainty import posterior
 
 GAN_BETAS = (0.0, 0.9)
 
@@ -59,12 +62,12 @@ def fit_jointly(C: nn.Module, G: Generator, A: Autoencoder, task: Task, config: 
     """Alternate between Eq. 8 for the critic, Eq. 8 for the generator, and Eq. 9 for the classifier."""
     settings, device = config.uqgan, task.train.x.device
     D = Critic(A.dim, task.n_classes).to(device)
-    codes = encode_all(A, task)
-    game = Game(C, G, D, A, task.train.class_frequencies(task.n_classes), config)
+    game = Game(C, G, D, A, task.train.class_frequencies(task.n_classes), config, log.say)
     iterate = accelerate(game.iterate, device, log.say)
-    best, health = Best(C), Health(C, G, D, A, task, log.seed)
-    parts: Parts = {"C": C, "G": G, "D": D, "best": best, **game.optimizers}
+    best = Best(C)
+    parts: Parts = {"A": A, "C": C, "G": G, "D": D, "best": best, **game.optimizers}
     stage = Stage(log, "uqgan", settings.iterations, parts)
+    codes, health = encode_all(A, task), Health(C, G, D, A, task, log.seed)
     and_one = range(stage.done, settings.iterations + 1)  # the critic is a batch ahead
     batches = pairwise(task.train.batches(settings.batch_size, and_one, log.seed, flip=task.flip))
     with memory_advice("uqgan.batch_size", settings.batch_size):
@@ -77,7 +80,7 @@ def fit_jointly(C: nn.Module, G: Generator, A: Autoencoder, task: Task, config: 
                 set_lr(optimizer, decay(settings.gan_lr, settings.gan_end_lr, at, settings.iterations))
             losses = iterate(now.x, now.y, codes[now.view], then.y, codes[then.view])
             if (step + 1) % settings.validate_every == 0 or step + 1 == settings.iterations:
-                accuracy = accuracy_on(C, task.validation)
+                accuracy = accuracy_on(C, task.validation, partial(posterior, prior=game.prior))
                 best.offer(accuracy, step)
                 stage.record(step, **losses._asdict(), accuracy=accuracy, **health.measure(step))
     best.restore()
@@ -92,17 +95,26 @@ class Game:
     which share nothing and may run side by side. The critic's first phase comes before the first iteration.
     """
 
-    def __init__(self, C: nn.Module, G: Generator, D: Critic, A: Autoencoder, prior: Prior, config: Config) -> None:
+    def __init__(
+        self,
+        C: nn.Module,
+        G: Generator,
+        D: Critic,
+        A: Autoencoder,
+        prior: Prior,
+        config: Config,
+        say: Callable[[str], None] = print,
+    ) -> None:
         self.C, self.G, self.D, self.A = C, G.eval(), D, A
         self.prior, self.settings = prior, config.uqgan
         self.apart = has_batch_norm(C)  # it would mix real and generated samples
         self.layout = block_layout(prior, config.uqgan.batch_size) if prior.is_cuda else None
         one_kernel = config.compile == "always"
-        self.opt_C = adam(C, compiled=one_kernel)
-        self.opt_G = adam(G, GAN_BETAS, compiled=one_kernel)
-        self.opt_D = adam(D, GAN_BETAS, compiled=one_kernel)
+        self.opt_C = adam(C, one_kernel=one_kernel)
+        self.opt_G = adam(G, GAN_BETAS, one_kernel=one_kernel)
+        self.opt_D = adam(D, GAN_BETAS, one_kernel=one_kernel)
         for name in ("critic_objective", "generator_objective", "classifier_objective", "codes", "images"):
-            setattr(self, name, compiled(getattr(self, name), prior.device, config.compiles))
+            setattr(self, name, compiled(getattr(self, name), prior.device, config.compiles, say))
         self.aside = Aside(prior.device)
 
     @property

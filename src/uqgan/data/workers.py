@@ -1,0 +1,111 @@
+"""Pictures decoded side by side: processes that are fed through pipes, and are gone with their parent.
+
+Not `multiprocessing`: its new processes run the user's script once more, which must be written for that.
+"""
+
+import os
+import pickle
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from queue import SimpleQueue
+from typing import cast
+
+import numpy as np
+
+from uqgan.data.decode import Broken, Look, Pixels, own_limit, pixels
+
+Worker = subprocess.Popen[bytes]
+Outcome = tuple[Pixels, dict[int, str]]
+"""Pictures of a batch, and why some of them, by number, could not be read."""
+PAYS_FROM = 4000
+"""Pictures for each process, at least: to start one takes as long as to decode some thousand."""
+
+
+def decode(batch: list[bytes], look: Look) -> Outcome:
+    """One after the other, here."""
+    x = np.empty((len(batch), look.channels, look.size, look.size), np.uint8)
+    broken = {}
+    for row, data in enumerate(batch):
+        try:
+            x[row] = pixels(data, look)
+        except Broken as error:
+            broken[row] = str(error)
+    return x, broken
+
+
+def decode_batches(batches: Iterable[list[bytes]], look: Look, total: int) -> Iterator[Outcome]:
+    """Of each batch, in order; side by side where there are `total` pictures and processors enough for it."""
+    count = min(processors(), total // PAYS_FROM)
+    if count < 2:
+        yield from (decode(batch, look) for batch in batches)
+        return
+    with idle_workers(count) as idle, ThreadPoolExecutor(count) as threads:
+        waiting: deque[Future[Outcome]] = deque()
+        for batch in batches:
+            waiting.append(threads.submit(ask, idle, batch, look))
+            if len(waiting) > 2 * count:  # few enough to stay small in memory
+                yield waiting.popleft().result()
+        yield from (each.result() for each in waiting)
+
+
+def processors() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def idle_workers(count: int) -> Iterator["SimpleQueue[Worker | None]"]:
+    """As many as could be started; None stands for one that could not."""
+    idle: SimpleQueue[Worker | None] = SimpleQueue()
+    command = [sys.executable, "-m", __name__]
+    search = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    started = []
+    for _ in range(count):
+        try:
+            pipe = subprocess.PIPE
+            started.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, env=search, start_new_session=True))
+        except OSError:
+            idle.put(None)
+    for worker in started:
+        idle.put(worker)
+    try:
+        yield idle
+    finally:
+        for worker in started:
+            worker.kill()
+            worker.communicate()
+
+
+def ask(idle: "SimpleQueue[Worker | None]", batch: list[bytes], look: Look) -> Outcome:
+    """Have a batch decoded by the next worker that is free; by this process if that one is gone."""
+    worker = idle.get()
+    try:
+        if worker and worker.stdin and worker.stdout:
+            pickle.dump((batch, look), worker.stdin)
+            worker.stdin.flush()
+            return cast(Outcome, pickle.load(worker.stdout))
+    except (OSError, EOFError, pickle.UnpicklingError):
+        worker = None
+    finally:
+        idle.put(worker)
+    return decode(batch, look)
+
+
+def serve() -> None:
+    """A worker's life: batches come in, pictures go out, until the parent is gone."""
+    with own_limit():
+        while True:
+            try:
+                batch, look = pickle.load(sys.stdin.buffer)
+            except EOFError:
+                return
+            pickle.dump(decode(batch, look), sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,71 @@
+"""The recipe does what the paper's plain loop does, and its looked-up codes are those of the pictures shown."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from uqgan.config import load_config
+from uqgan.data.tasks import load_task
+from uqgan.log import Log
+from uqgan.losses import classifier_loss, critic_loss, out_of_class_loss, spread_loss
+from uqgan.methods.uqgan import GAN_BETAS, encode_all, fit_jointly, networks
+from uqgan.models.autoencoders import make_autoencoder
+from uqgan.models.gan import Critic
+from uqgan.training import adam, decay, frozen, minimize, set_lr
+
+STEPS = 5
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_the_recipe_takes_the_steps_of_the_plain_loop(dropout: float) -> None:
+    task = load_task("moons")
+    few = {"iterations": STEPS, "batch_size": 32, "validate_every": 10**6}
+    config = load_config("moons", overrides={"uqgan": few})
+    settings, prior = config.uqgan, task.train.class_frequencies(2)
+
+    def start() -> tuple[torch.nn.Module, ...]:
+        torch.manual_seed(0)
+        nets = networks(task.shape, 2, config, dropout, None)
+        assert nets.shield
+        return nets.classifier, nets.shield.generator, nets.shield.autoencoder
+
+    C, G, A = start()
+    log = Log()
+    fit_jointly(C, G, A, replace(task, validation=task.validation[torch.arange(10)]), config, log)  # type: ignore[arg-type]
+
+    plain_C, plain_G, _ = start()
+    D = Critic(2, 2)
+    opt_C, opt_G, opt_D = adam(plain_C), adam(plain_G, GAN_BETAS), adam(D, GAN_BETAS)
+    for step, (x, y, _) in enumerate(task.train.batches(32, range(STEPS), seed=0)):
+        set_lr(opt_C, decay(settings.lr, settings.end_lr, step, STEPS))
+        for optimizer in (opt_G, opt_D):
+            set_lr(optimizer, decay(settings.gan_lr, settings.gan_end_lr, step, STEPS))
+        with torch.no_grad():
+            z_fake = plain_G.eval()(y)
+        for _ in range(settings.critic_steps):
+            minimize(opt_D, critic_loss(D, x, z_fake, y, settings.lambda_gp))
+        with frozen(plain_C, D):
+            z_fake = plain_G.train()(y)
+            loss = -D(z_fake, y).mean() + settings.lambda_cl * out_of_class_loss(plain_C(z_fake), y)
+            minimize(opt_G, loss + settings.lambda_reg * spread_loss(x, z_fake, y))
+        with torch.no_grad():
+            x_fake = plain_G.eval()(y)
+        for _ in range(settings.classifier_steps):
+            real, fake = plain_C(torch.cat([x, x_fake])).chunk(2)
+            minimize(opt_C, classifier_loss(real, fake, y, prior, settings.lambda_real))
+    for ours, theirs in ((C, plain_C), (G, plain_G)):
+        for key, value in theirs.state_dict().items():
+            assert torch.equal(ours.state_dict()[key], value), key
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_looked_up_codes_are_those_of_the_pictures_shown(flip: bool) -> None:
+    digits = load_task("digits")
+    task = replace(digits, train=digits.train[torch.arange(50)], flip=flip)
+    A = make_autoencoder("small", task.shape, task.n_classes, 8).eval()
+    codes = encode_all(A, task)
+    assert len(codes) == 50 * (1 + flip)
+    for x, y, view in task.train.batches(16, range(3), seed=0, flip=flip):
+        assert_close(codes[view], A.encode(x, y))

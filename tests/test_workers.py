@@ -1,0 +1,103 @@
+"""Pictures decoded by several processes are those decoded by one, whatever happens to the processes."""
+
+import io
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from uqgan.data import workers
+from uqgan.data.decode import Look
+from uqgan.data.workers import Outcome, decode, decode_batches
+
+LOOK = Look(size=8, channels=3)
+
+
+def png(number: int) -> bytes:
+    pixels = np.random.default_rng(number).integers(0, 256, (10, 10, 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+BATCHES = [[png(10 * k + i) for i in range(k + 1)] for k in range(7)]
+BATCHES[2][1] = b"no picture"
+
+
+@pytest.fixture(autouse=True)
+def _several_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "PAYS_FROM", 1)
+    monkeypatch.setattr(workers, "processors", lambda: 2)
+
+
+def same(found: list[Outcome]) -> bool:
+    expected = [decode(batch, LOOK) for batch in BATCHES]
+    pairs = zip(found, expected, strict=True)
+    return all(a[1] == b[1] and all(np.array_equal(x, y) for x, y in readable(a, b)) for a, b in pairs)
+
+
+def readable(a: Outcome, b: Outcome) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    return ((a[0][row], b[0][row]) for row in range(len(b[0])) if row not in b[1])
+
+
+def test_all_batches_come_back_in_order_with_what_could_not_be_read() -> None:
+    found = list(decode_batches(BATCHES, LOOK, total=28))
+    assert same(found)
+    assert found[2][1] == {1: "not a png, jpg, webp or bmp picture"}
+
+
+def test_work_goes_to_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object) -> Outcome:
+        raise AssertionError("decoded here")
+
+    expected = [decode(batch, LOOK) for batch in BATCHES]
+    monkeypatch.setattr(workers, "decode", never)
+    found = list(decode_batches(BATCHES, LOOK, total=28))
+    assert [broken for _, broken in found] == [broken for _, broken in expected]
+
+
+def test_workers_that_die_are_stood_in_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    plain = subprocess.Popen
+
+    def note(*arguments: object, **options: object) -> subprocess.Popen[bytes]:
+        started.append(plain(*arguments, **options))  # type: ignore[call-overload]
+        return started[-1]
+
+    monkeypatch.setattr(workers.subprocess, "Popen", note)
+    monkeypatch.setattr(workers, "Worker", plain)
+
+    def deadly() -> Iterator[list[bytes]]:
+        for number, batch in enumerate(BATCHES):
+            if number == 3:
+                for worker in started:
+                    worker.kill()
+            yield batch
+
+    assert same(list(decode_batches(deadly(), LOOK, total=28)))
+    assert len(started) == 2
+
+
+def test_where_none_can_be_started_this_process_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    assert same(list(decode_batches(BATCHES, LOOK, total=28)))
+
+
+def test_few_pictures_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "PAYS_FROM", 100)
+    monkeypatch.setattr(workers, "idle_workers", None)
+    assert same(list(decode_batches(BATCHES, LOOK, total=28)))
+
+
+def test_no_process_outlives_an_error_in_the_middle() -> None:
+    def broken_off() -> Iterator[list[bytes]]:
+        yield BATCHES[0]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(decode_batches(broken_off(), LOOK, total=28))
+    listed = subprocess.run(["ps", "ax", "-o", "args"], capture_output=True, text=True, check=True).stdout
+    assert "-m uqgan.data.workers" not in listed
