@@ -27,7 +27,6 @@ docs: $(DEV)
 bench: $(DEV)
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/iteration.py mnist --device cpu
-	$(BIN)/python benchmarks/iteration.py mnist --device cpu --eager
 	$(BIN)/python benchmarks/predict.py mnist --device cpu
 	$(BIN)/python benchmarks/data.py $(if $(UQGAN_DATA),--data-root $(UQGAN_DATA))
 

@@ -136,10 +136,11 @@ def test_a_compiled_dropout_drops_half_doubles_the_rest_and_repeats_with_its_see
 @pytest.mark.parametrize(("inputs", "outputs"), [(1, 6), (3, 8), (6, 16)])
 def test_pooling_and_doubling_in_one_convolution_change_no_value(inputs: int, outputs: int) -> None:
     x = torch.randn(2, inputs, 8, 8, dtype=torch.double)
-    down, up = (kind(inputs, outputs, 3, padding=1).double() for kind in (ConvPool, UpConv))
-    plain = torch.nn.Conv2d(inputs, outputs, 3, padding=1).double()
+    down, up = ConvPool(inputs, outputs).double(), UpConv(inputs, outputs).double()
+    plain = nn.Conv2d(inputs, outputs, 3, padding=1).double()
     plain.load_state_dict(down.state_dict())
     assert_close(down(x), torch.nn.functional.avg_pool2d(plain(x), 2))
+    plain = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False).double()
     plain.load_state_dict(up.state_dict())
     assert_close(up(x), plain(torch.nn.functional.interpolate(x, scale_factor=2)))
 
@@ -154,10 +155,7 @@ def test_channels_in_eights_change_no_value(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 def test_a_convolution_to_few_channels_is_the_transposed_one(channels: int, memory_format: torch.memory_format) -> None:
-    few, plain = (
-        ToFewChannels(8, channels, 3, padding=1).double(),
-        nn.ConvTranspose2d(8, channels, 3, padding=1).double(),
-    )
+    few, plain = ToFewChannels(8, channels).double(), nn.ConvTranspose2d(8, channels, 3, padding=1).double()
     plain.load_state_dict(few.state_dict())
     x = torch.randn(2, 8, 6, 5, dtype=torch.double).contiguous(memory_format=memory_format).requires_grad_()
     ours, theirs = few(x), plain(x)

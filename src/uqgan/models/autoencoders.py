@@ -77,7 +77,7 @@ class SmallAutoencoder(Autoencoder):
             nn.ReLU(inplace=True),
             nn.ConvTranspose2d(32, 64, 3, stride=2, padding=1, output_padding=1),
             nn.ReLU(inplace=True),
-            ToFewChannels(64, channels, 3, padding=1),
+            ToFewChannels(64, channels),
         )
 
     def encode(self, x: Images, y: Labels) -> Codes:

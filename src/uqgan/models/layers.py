@@ -100,6 +100,9 @@ class ConvPool(nn.Conv2d):
     The same function of the same weights, with less than half the products and no image of full size between.
     """
 
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs, 3, padding=1)
+
     def forward(self, x: Tensor) -> Tensor:
         return F.conv2d(x, _slid(self.weight) / 4, self.bias, stride=2, padding=1)
 
@@ -107,13 +110,19 @@ class ConvPool(nn.Conv2d):
 class UpConv(nn.Conv2d):
     """Every pixel doubled, then a 3 × 3 convolution: together one transposed 4 × 4 convolution in steps of two."""
 
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs, 3, padding=1, bias=False)
+
     def forward(self, x: Tensor) -> Tensor:
         kernel = _slid(self.weight.flip(2, 3)).transpose(0, 1)
-        return F.conv_transpose2d(x, kernel, self.bias, stride=2, padding=1)
+        return F.conv_transpose2d(x, kernel, stride=2, padding=1)
 
 
 class ToFewChannels(nn.ConvTranspose2d):
     """A transposed 3 × 3 convolution in steps of one, to one channel or a few: CPUs are slow at those."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs, 3, padding=1)
 
     def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
         if x.device.type != "cpu" or x.dtype == torch.bfloat16:
@@ -177,7 +186,7 @@ def conv_pool(inputs: int, outputs: int, p: float) -> list[nn.Module]:
     """A 3 × 3 convolution and pooling, with dropout between them if any."""
     if p > 0:
         return [nn.Conv2d(inputs, outputs, 3, padding=1), dropout(p), nn.AvgPool2d(2)]
-    return [ConvPool(inputs, outputs, 3, padding=1)]
+    return [ConvPool(inputs, outputs)]
 
 
 class UpBlock(nn.Module):
@@ -189,7 +198,7 @@ class UpBlock(nn.Module):
         self.main = nn.Sequential(
             nn.BatchNorm2d(inputs),
             nn.ReLU(),
-            UpConv(inputs, outputs, 3, padding=1, bias=False),
+            UpConv(inputs, outputs),
             nn.BatchNorm2d(outputs),
             nn.ReLU(),
             nn.Conv2d(outputs, outputs, 3, padding=1),
