@@ -81,6 +81,12 @@ def test_evaluate_gives_json_and_the_same_scores_again(
     assert json.loads(capfd.readouterr().out)["scores"] == before
 
 
+def test_an_untested_run_has_no_scores_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert uqgan(monkeypatch, "train", "moons", "-o", str(tmp_path / "run"), "--untested", *QUICK) == 0
+    assert (tmp_path / "run" / "about.json").exists()
+    assert not (tmp_path / "run" / "scores.json").exists()
+
+
 def test_validation_scores_are_others_and_leave_those_of_the_test_alone(
     trained: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,5 +1,7 @@
 """An autoencoder is trained once for the same settings, data and seed, and runs can't tell the difference."""
 
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import torch
 from uqgan.config import Config, load_config
 from uqgan.data.dataset import Dataset
 from uqgan.data.tasks import Task, load_task
+from uqgan.files import locked
 from uqgan.log import Log
 from uqgan.models.autoencoders import Autoencoder, make_autoencoder
 from uqgan.pretraining import STAGE, key_of, pretrain
@@ -117,3 +120,18 @@ def test_a_resumed_log_is_not_told_twice(cache: Path, task: Task, tmp_path: Path
     log.write(whole.rows[0])
     trained(task, settings(), log=log)
     assert log.rows == whole.rows
+
+
+def test_a_run_that_waits_for_another_says_so(cache: Path, task: Task) -> None:
+    file = cache / f"digits-{key_of(task, settings(), 0)}.safetensors"
+    told = Heard()
+    with locked(file):
+        waiting = threading.Thread(target=trained, args=(task, settings(), 0, told))
+        waiting.start()
+        deadline = time.monotonic() + 30
+        while not told.said and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert told.rows == []
+    waiting.join()
+    assert told.said == ["another run trains the same autoencoder: waiting for it"]
+    assert told.rows[-1]["stage"] == STAGE

@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -43,8 +43,8 @@ def written(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Only one process at a time beyond this line; a killed one lets go.
+def locked(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
+    """Only one process at a time beyond this line; a killed one lets go. `on_wait` is called if another is there.
 
     Where the disk knows no locks all go on: each file is written whole, so work is done twice and nothing breaks.
     """
@@ -60,8 +60,15 @@ def locked(path: Path) -> Iterator[None]:
         except ImportError:  # Windows
             yield
             return
-        with suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if on_wait:
+                on_wait()
+            with suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError:
+            pass
         yield
 
 

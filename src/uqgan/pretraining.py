@@ -3,6 +3,7 @@
 import hashlib
 import json
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,9 @@ def pretrain(A: Autoencoder, task: Task, config: Config, log: Log) -> None:
     file = cache_folder() / "autoencoders" / f"{Path(task.name).name}-{key_of(task, config, log.seed)}.safetensors"
     with ExitStack() as stack:
         try:
-            stack.enter_context(locked(file))
+            stack.enter_context(
+                locked(file, lambda: log.say("another run trains the same autoencoder: waiting for it"))
+            )
         except RunFailed as error:
             log.say(f"{error}; training the autoencoder for this run alone")
             fit_autoencoder(A, task, config, log)

@@ -32,6 +32,8 @@ class Place:
     """Go on where a stopped or killed run was saved last."""
     overwrite: bool = False
     """Replace the run in that folder."""
+    untested: bool = False
+    """Leave the test sets alone; `uqgan evaluate` looks at them later."""
 
 
 @Parameter(name="*")
@@ -92,16 +94,19 @@ def train(
     describe_data(data, chosen, voice)
     console = voice.console()
     run = api.fit(method, data, seed, chosen, folder, place.resume, device, max_minutes, console, place.overwrite)
-    finish(run, folder, voice)
+    finish(run, folder, place.untested, voice)
 
 
-def finish(run: "Run", folder: Path, voice: Voice) -> None:
+def finish(run: "Run", folder: Path, untested: bool, voice: Voice) -> None:
     """Test a trained run, keep and show its scores, and say what can be done with it."""
     from uqgan import api
 
     stopped = run.record.about["stopped"]
     if stopped:
         voice.say(f"{stopped}: the best classifier so far is kept; go on with --resume")
+    if untested:
+        voice.say(f"saved in {folder}; its scores on validation samples: uqgan evaluate {folder} --validation")
+        return
     with voice.busy("testing"):
         found = run.evaluate()
     api.save_scores(folder, run, found)
