@@ -39,9 +39,8 @@ def pretrain(A: Autoencoder, task: Task, config: Config, log: Log) -> None:
     file = cache_folder() / "autoencoders" / f"{Path(task.name).name}-{key_of(task, config, log.seed)}.safetensors"
     with ExitStack() as stack:
         try:
-            stack.enter_context(
-                locked(file, lambda: log.say("another run trains the same autoencoder: waiting for it"))
-            )
+            wait = partial(log.say, "another run trains the same autoencoder: waiting for it")
+            stack.enter_context(locked(file, wait))
         except RunFailed as error:
             log.say(f"{error}; training the autoencoder for this run alone")
             fit_autoencoder(A, task, config, log)
