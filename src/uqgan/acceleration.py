@@ -77,9 +77,10 @@ def prepare(net: nn.Module, precision: Precision = "auto", *names: str) -> None:
     if not any(isinstance(module, nn.Conv2d | nn.ConvTranspose2d) for module in net.modules()):
         return
     net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    bf16 = in_bf16(precision, next(net.parameters()).device)
     for name in names or ("forward",):
         # Bound to the network, so that a copy of it gets its own.
-        setattr(net, name, MethodType(_lowered(getattr(type(net), name), precision), net))
+        setattr(net, name, MethodType(_lowered(getattr(type(net), name), bf16), net))
 
 
 def compiled(
@@ -149,11 +150,11 @@ def keep_freed_memory() -> None:
             allocator.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
-def _lowered(method: Callable[..., Tensor], precision: Precision) -> Callable[..., Tensor]:
+def _lowered(method: Callable[..., Tensor], bf16: bool) -> Callable[..., Tensor]:
     def run(net: nn.Module, x: Tensor, *rest: Tensor) -> Tensor:
         if x.ndim == 4:
             x = x.contiguous(memory_format=torch.channels_last)
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=in_bf16(precision, x.device)):
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=bf16):
             return method(net, x, *rest).float()
 
     return run
