@@ -4,6 +4,7 @@ import io
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -59,17 +60,21 @@ def test_work_goes_to_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [broken for _, broken in found] == [broken for _, broken in expected]
 
 
-def test_workers_that_die_are_stood_in_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[subprocess.Popen[bytes]] = []
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
+    """The processes, as they are started."""
+    noted: list[subprocess.Popen[bytes]] = []
     plain = subprocess.Popen
 
-    def note(*arguments: object, **options: object) -> subprocess.Popen[bytes]:
-        started.append(plain(*arguments, **options))  # type: ignore[call-overload]
-        return started[-1]
+    def note(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        noted.append(plain(*arguments, **options))
+        return noted[-1]
 
     monkeypatch.setattr(workers.subprocess, "Popen", note)
-    monkeypatch.setattr(workers, "Worker", plain)
+    return noted
 
+
+def test_workers_that_die_are_stood_in_for(started: list[subprocess.Popen[bytes]]) -> None:
     def deadly() -> Iterator[list[bytes]]:
         for number, batch in enumerate(BATCHES):
             if number == 3:
@@ -92,12 +97,21 @@ def test_few_pictures_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert same(list(decode_batches(BATCHES, LOOK, total=28)))
 
 
-def test_no_process_outlives_an_error_in_the_middle() -> None:
+def test_no_process_outlives_an_error_in_the_middle(started: list[subprocess.Popen[bytes]]) -> None:
     def broken_off() -> Iterator[list[bytes]]:
         yield BATCHES[0]
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         list(decode_batches(broken_off(), LOOK, total=28))
-    listed = subprocess.run(["ps", "ax", "-o", "args"], capture_output=True, text=True, check=True).stdout
-    assert "-m uqgan.data.workers" not in listed
+    assert len(started) == 2
+    assert all(worker.poll() is not None for worker in started)
+
+
+def test_a_worker_whose_parent_is_gone_ends_by_itself() -> None:
+    command = [sys.executable, "-m", "uqgan.data.workers"]
+    worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert worker.stdin
+    worker.stdin.close()
+    assert worker.wait(timeout=60) == 0
+    worker.stdout.close()  # type: ignore[union-attr]

@@ -3,6 +3,7 @@
 C classifier · G generator · D critic · A autoencoder, pre-trained and frozen.
 """
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
@@ -103,7 +104,7 @@ class Game:
         A: Autoencoder,
         prior: Prior,
         config: Config,
-        say: Callable[[str], None] = print,
+        say: Callable[[str], None] = warnings.warn,
     ) -> None:
         self.C, self.G, self.D, self.A = C, G.eval(), D, A
         self.prior, self.settings = prior, config.uqgan
