@@ -1,3 +1,4 @@
+import io
 import json
 import os
 import signal
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 from torch import nn
 
 import uqgan
@@ -219,3 +221,15 @@ def test_out_of_time_in_the_autoencoder_says_that_there_is_no_classifier_and_how
     with pytest.raises(Stopped, match=r"of autoencoder, before there is a classifier \(saved, --resume goes on\)"):
         uqgan.fit("uqgan", "digits", folder=tmp_path / "run", max_minutes=1e-9)
     assert (tmp_path / "run" / "resume" / "autoencoder.safetensors").exists()
+
+
+def test_the_time_left_is_not_judged_by_the_first_steps_which_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, heard = [0.0], io.StringIO()
+    log = Log(console=Console(file=heard, width=200))
+    monkeypatch.setattr("uqgan.log.time.monotonic", lambda: clock[0])
+    with log.bar("uqgan", 0, 101) as advance:
+        for step in range(101):
+            clock[0] += 60.0 if step == 0 else 0.5
+            advance()
+    assert "uqgan: about 2 min" in heard.getvalue()
+    assert log.seconds == {"uqgan": 110.0}

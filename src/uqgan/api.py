@@ -150,7 +150,8 @@ def train(plan: Plan, task: Task, device: torch.device, log: Log, own: nn.Module
         raise
     finally:
         log.close()
-    return Record(plan, predictor, log.rows, circumstances(device, time.monotonic() - start, log.stopped))
+    about = circumstances(device, time.monotonic() - start, log.stopped, log.seconds)
+    return Record(plan, predictor, log.rows, about)
 
 
 def checked_plan(method: str, task: Task, seed: int, config: Config, own: nn.Module | None) -> Plan:
@@ -272,7 +273,7 @@ def scores_record(run: Run, found: Mapping[str, Any]) -> dict[str, Any]:
         "seed": plan.seed,
         **found,
         "settings": plan.config.model_dump(),
-        **{key: about.get(key) for key in ("versions", "commit", "command", "device", "seconds")},
+        **{key: about.get(key) for key in ("versions", "commit", "command", "device", "seconds", "stage_seconds")},
     }
 
 

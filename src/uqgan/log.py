@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 LONG_RUN_SECONDS = 30.0
 """From here on a run says beforehand how long it will take."""
+SETTLED = 5
+"""Steps after which their time says something: the first ones compile, and capture."""
 
 
 class Stopped(RunFailed):
@@ -45,6 +47,7 @@ class Log:
         self.folder, self.seed = folder, seed
         self.stopped: str | None = None
         self.rows: list[dict[str, Any]] = []
+        self.seconds: dict[str, float] = {}
         self._console = console or Console(quiet=True)
         self._deadline = time.monotonic() + 60 * max_minutes if max_minutes else None
         self._progress: Progress | None = None
@@ -107,9 +110,10 @@ class Log:
 
     @contextmanager
     def bar(self, name: str, done: int, total: int) -> Iterator[Callable[[], None]]:
-        """A progress bar; call what it gives after each step."""
+        """A progress bar; call what it gives after each step. The time all of it took is kept in `seconds`."""
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         start, steps, told = time.monotonic(), 0, False
+        settled = start
         with Progress(
             *columns, TextColumn("{task.fields[values]}"), console=self._console, disable=self._console.quiet
         ) as progress:
@@ -117,18 +121,24 @@ class Log:
             self._progress = progress
 
             def advance() -> None:
-                nonlocal steps, told
+                nonlocal steps, told, settled
                 steps += 1
                 progress.advance(task)
-                passed = time.monotonic() - start
-                if not told and passed > 2.0:
+                if told:
+                    return
+                now = time.monotonic()
+                if steps <= SETTLED:
+                    settled = now
+                elif now - settled > 2.0:
                     told = True
-                    self._announce(name, passed / steps * (total - done))
+                    each = (now - settled) / (steps - SETTLED)
+                    self._announce(name, settled - start + each * (total - done - SETTLED))
 
             try:
                 yield advance
             finally:
                 self._progress = None
+                self.seconds[name] = time.monotonic() - start
 
     def _announce(self, name: str, seconds: float) -> None:
         if seconds < LONG_RUN_SECONDS:

@@ -5,7 +5,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -184,14 +184,17 @@ def remove_run(folder: Path) -> None:
         folder.rmdir()
 
 
-def circumstances(device: torch.device, seconds: float, stopped: str | None) -> dict[str, Any]:
-    """What a result depends on beside its settings."""
+def circumstances(
+    device: torch.device, seconds: float, stopped: str | None, stages: Mapping[str, float] | None = None
+) -> dict[str, Any]:
+    """What a result depends on beside its settings; `stages` are the parts of its time that have a name."""
     return {
         "finished": stopped is None,
         "stopped": stopped,
         "device": describe(device),
         "threads": torch.get_num_threads(),
         "seconds": round(seconds, 1),
+        "stage_seconds": {name: round(value, 1) for name, value in (stages or {}).items()},
         "command": " ".join(["uqgan", *sys.argv[1:]]) if Path(sys.argv[0]).stem == "uqgan" else None,
         "versions": versions(),
         "commit": COMMIT,
