@@ -39,6 +39,7 @@ class Job:
     device: str
     validation: bool
     runs: Path | None
+    results: Path
     settings: dict[str, Any]
 
     @property
@@ -78,8 +79,9 @@ def work(job: Job) -> tuple[Job, dict[str, Any], Outputs]:
     outputs = run.outputs(validation=job.validation)
     record = scores_record(run, evaluate(outputs, resamples=0 if job.validation else 1000))
     print(f"{job.command}: accuracy {100 * record['scores']['accuracy']:.2f}, {record['seconds']} s", flush=True)
-    samples = "validation" if job.validation else "test"
-    return job, record | {"samples": samples, "command": job.command}, outputs
+    record |= {"samples": "validation" if job.validation else "test", "command": job.command}
+    write_json(job.results / job.task / job.method / f"seed-{job.seed}.json", record)
+    return job, record, outputs
 
 
 def main() -> None:
@@ -93,20 +95,18 @@ def main() -> None:
     parser.add_argument("--runs", type=Path)
     parser.add_argument("--results", type=Path, help="results/, or results/validation/ with --validation")
     chosen, words = parser.parse_known_args()
+    results = chosen.results or (RESULTS / "validation" if chosen.validation else RESULTS)
     jobs = [
-        Job(chosen.task, method, seed, chosen.device, chosen.validation, chosen.runs, tree(words))
+        Job(chosen.task, method, seed, chosen.device, chosen.validation, chosen.runs, results, tree(words))
         for method in chosen.methods
         for seed in chosen.seeds
     ]
     with ProcessPoolExecutor(chosen.workers, get_context("spawn")) as pool:
         done = list(pool.map(work, jobs))
-    folder = (chosen.results or (RESULTS / "validation" if chosen.validation else RESULTS)) / chosen.task
-    for job, record, _ in done:
-        write_json(folder / job.method / f"seed-{job.seed}.json", record)
     for method in chosen.methods:
         show(method, [record["scores"] for job, record, _ in done if job.method == method])
     if {"uqgan", "one-vs-all"} <= set(chosen.methods):
-        compare({(job.method, job.seed): outputs for job, _, outputs in done}, chosen.seeds, folder)
+        compare({(job.method, job.seed): outputs for job, _, outputs in done}, chosen.seeds, results / chosen.task)
 
 
 def show(method: str, scores: list[dict[str, Any]]) -> None:

@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -5,9 +7,21 @@ from torch.testing import assert_close
 
 from uqgan.errors import UsageError
 from uqgan.models.autoencoders import AUTOENCODERS, make_autoencoder
+from uqgan.models.cells import CellConv, CellMax
 from uqgan.models.classifiers import make_classifier
 from uqgan.models.gan import Critic, Generator, Shield
-from uqgan.models.layers import Conv, ConvPool, Dropout, ImageNorm, ToFewChannels, UpConv, with_label, with_label_planes
+from uqgan.models.layers import (
+    Conv,
+    ConvPool,
+    Dropout,
+    ImageNorm,
+    ToFewChannels,
+    UpConv,
+    compiled_coins,
+    flipped_coins,
+    with_label,
+    with_label_planes,
+)
 
 MNIST, CIFAR, TINY = (1, 32, 32), (3, 32, 32), (3, 64, 64)
 
@@ -115,22 +129,64 @@ def test_the_resnets_refuse_other_sizes_with_a_sentence() -> None:
         make_classifier("resnet", (3, 48, 48), 5)
 
 
-def test_a_compiled_dropout_drops_half_doubles_the_rest_and_repeats_with_its_seed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    drop = Dropout(0.5)
-    x = torch.rand(8, 32, 16, 16) + 1
+def test_dropout_drops_half_doubles_the_rest_and_repeats_with_its_seed() -> None:
+    drop, x = Dropout(0.5), torch.rand(8, 6, 15, 13) + 1
     torch.manual_seed(3)
     first = drop(x)
     kept = first != 0
     assert torch.equal(first[kept], 2 * x[kept])
-    assert abs(float(kept.float().mean()) - 0.5) < 0.01
-    assert ((kept.float().mean((0, 2, 3)) - 0.5).abs() < 0.05).all(), "each channel on its own"
-    neighbours = (kept[:, :-1] == kept[:, 1:]).float().mean((0, 2, 3))
-    assert ((neighbours - 0.5).abs() < 0.05).all(), "bits of one number are independent"
+    assert abs(float(kept.float().mean()) - 0.5) < 0.02
     torch.manual_seed(3)
     assert torch.equal(drop(x), first)
+    torch.manual_seed(3)
+    again = x.clone().requires_grad_()
+    drop(again).sum().backward()
+    assert torch.equal(again.grad, 2 * kept.float()), "what was dropped learns nothing"
+
+
+@pytest.mark.parametrize("coins", [flipped_coins, compiled_coins])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_coins_are_fair_and_independent(
+    coins: Callable[[torch.Tensor], torch.Tensor], memory_format: torch.memory_format
+) -> None:
+    x = torch.zeros(8, 32, 16, 16).contiguous(memory_format=memory_format)
+    torch.manual_seed(0)
+    flips = coins(x)
+    assert set(flips.unique().tolist()) == {0.0, 2.0}
+    kept = flips > 0
+    assert abs(float(kept.float().mean()) - 0.5) < 0.01
+    assert ((kept.float().mean((0, 2, 3)) - 0.5).abs() < 0.05).all(), "each channel on its own"
+    for left, right in ((kept[:, :-1], kept[:, 1:]), (kept[..., :-1], kept[..., 1:]), (kept[:-1], kept[1:])):
+        assert abs(float((left == right).float().mean()) - 0.5) < 0.01, "neighbours know nothing of each other"
+
+
+@pytest.mark.parametrize("shape", [(3,), (5, 7), (2, 3, 4, 5), (0, 6, 2, 2)])
+def test_coins_come_in_every_shape_and_layout(shape: tuple[int, ...]) -> None:
+    for x in (torch.zeros(shape), torch.zeros(shape).transpose(0, -1), torch.zeros(*shape, 3)[..., 1]):
+        assert flipped_coins(x).shape == x.shape
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(("inputs", "outputs"), [(1, 6), (3, 6), (6, 16)])
+def test_a_convolution_of_cells_is_the_plain_one_with_its_pooling(
+    inputs: int, outputs: int, memory_format: torch.memory_format
+) -> None:
+    cells, plain = CellConv(inputs, outputs).double(), nn.Conv2d(inputs, outputs, 5).double()
+    plain.load_state_dict(cells.state_dict())
+    x = torch.randn(3, inputs, 14, 10, dtype=torch.double).contiguous(memory_format=memory_format).requires_grad_()
+    ours, theirs = CellMax()(cells(x)), torch.nn.functional.max_pool2d(plain(x), 2)
+    assert_close(ours, theirs)
+    found, expected = (
+        torch.autograd.grad(y.square().sum(), [x, *net.parameters()]) for y, net in ((ours, cells), (theirs, plain))
+    )
+    assert_close(found, expected)
+
+
+def test_of_equal_pixels_of_a_cell_one_alone_learns() -> None:
+    x = torch.zeros(1, 8, 1, 1, requires_grad=True)
+    CellMax()(x).sum().backward()
+    assert x.grad is not None
+    assert_close(x.grad.reshape(4, 2), torch.tensor([[1.0, 1.0], [0, 0], [0, 0], [0, 0]]))
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), [(1, 6), (3, 8), (6, 16)])

@@ -4,6 +4,7 @@ import math
 
 from torch import nn
 
+from uqgan.models.cells import CellConv, CellMax
 from uqgan.models.layers import down_path, dropout, init_resnet
 from uqgan.models.own import OwnClassifier
 
@@ -31,8 +32,8 @@ class LeNet(nn.Sequential):
             return [layer, dropout(p), *pool, nn.ReLU(inplace=True)]  # pooled first: the same, and less to do
 
         super().__init__(
-            *block(nn.Conv2d(channels, 6, 5), nn.MaxPool2d(2)),
-            *block(nn.Conv2d(6, 16, 5), nn.MaxPool2d(2)),
+            *block(CellConv(channels, 6), CellMax()),
+            *block(CellConv(6, 16), CellMax()),
             nn.Flatten(),
             *block(nn.Linear(400, 120)),
             *block(nn.Linear(120, 84)),

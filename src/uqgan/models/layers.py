@@ -24,8 +24,10 @@ class Dropout(nn.Module):
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.p == 0.5 and x.device.type == "cpu":
+            return x * flipped_coins(x)  # a random number for each element would take eight times as long
         if self.p == 0.5 and x.ndim == 4 and x.shape[1] % 16 == 0 and torch.compiler.is_compiling():
-            return 2 * x * coins(x)  # random numbers would take as long as a convolution
+            return x * compiled_coins(x)  # here as long as a convolution
         return F.dropout(x, self.p, training=True)
 
 
@@ -34,12 +36,19 @@ def draws(net: nn.Module) -> bool:
     return any(getattr(module, "draws", False) for module in net.modules())
 
 
-def coins(x: Images) -> Tensor:
-    """Zeros and ones of x's shape and dtype, each with probability one half: sixteen from one random number."""
+def flipped_coins(x: Tensor) -> Tensor:
+    """Zeros and twos of x's shape, dtype and layout, each with probability one half: 32 from one random number."""
+    words = torch.randint(-(2**31), 2**31, (-(-x.numel() // 32), 1), dtype=torch.int32)
+    flips = words >> torch.arange(32, dtype=torch.int32) & 1
+    return (2 * flips).to(x.dtype).as_strided(x.shape, torch.empty_like(x).stride())
+
+
+def compiled_coins(x: Images) -> Tensor:
+    """The same on a GPU, in operations that melt into one kernel: sixteen from one random number."""
     batch, channels, height, width = x.shape
     draw = torch.rand(batch, height, width, channels // 16, 1, device=x.device) * 2**16
     flips = draw.to(torch.int32) >> torch.arange(16, device=x.device, dtype=torch.int32) & 1
-    return flips.reshape(batch, height, width, channels).permute(0, 3, 1, 2).to(x.dtype)
+    return 2 * flips.reshape(batch, height, width, channels).permute(0, 3, 1, 2).to(x.dtype)
 
 
 def dropout(p: float) -> nn.Module:
