@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save
 
+import uqgan
 from uqgan.config import Config, load_config
 from uqgan.data.dataset import Dataset
 from uqgan.data.tasks import Task, load_task
@@ -135,3 +138,18 @@ def test_a_run_that_waits_for_another_says_so(cache: Path, task: Task) -> None:
     waiting.join()
     assert told.said == ["another run trains the same autoencoder: waiting for it"]
     assert told.rows[-1]["stage"] == STAGE
+
+
+def test_a_stopped_run_goes_on_with_the_autoencoder_it_began_with(cache: Path, tmp_path: Path) -> None:
+    few = {"iterations": 3, "batch_size": 16, "validate_every": 1}
+    config = load_config("digits", overrides={"autoencoder": {"epochs": 1, "dim": 4}, "uqgan": few})
+    whole = uqgan.fit("uqgan", "digits", config=config)
+    begun = uqgan.fit("uqgan", "digits", config=config, folder=tmp_path / "run", max_minutes=1e-9)
+    assert begun.record.about["stopped"] == "out of time at step 1 of 3 of uqgan"
+    (file,) = cache.glob("*.safetensors")
+    with safe_open(file, "pt") as saved:
+        story = saved.metadata()
+        other = {key: saved.get_tensor(key) + 1 for key in saved.keys()}  # noqa: SIM118
+    file.write_bytes(save(other, story))
+    rest = uqgan.fit("uqgan", "digits", config=config, folder=tmp_path / "run", resume=True)
+    assert rest.record.log == whole.record.log
