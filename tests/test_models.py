@@ -16,6 +16,7 @@ from uqgan.models.layers import (
     Dropout,
     ImageNorm,
     ToFewChannels,
+    TransposedConv,
     UpConv,
     compiled_coins,
     flipped_coins,
@@ -208,15 +209,21 @@ def test_channels_in_eights_change_no_value(monkeypatch: pytest.MonkeyPatch) -> 
     assert_close(conv(x), expected)
 
 
-@pytest.mark.parametrize("channels", [1, 3])
+LIKE_TORCH = [
+    (ToFewChannels(8, 1), nn.ConvTranspose2d(8, 1, 3, padding=1)),
+    (ToFewChannels(8, 3), nn.ConvTranspose2d(8, 3, 3, padding=1)),
+    (TransposedConv(8, 6), nn.ConvTranspose2d(8, 6, 3, stride=2, padding=1, output_padding=1)),
+]
+
+
+@pytest.mark.parametrize(("ours", "plain"), LIKE_TORCH)
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-def test_a_convolution_to_few_channels_is_the_transposed_one(channels: int, memory_format: torch.memory_format) -> None:
-    few, plain = ToFewChannels(8, channels).double(), nn.ConvTranspose2d(8, channels, 3, padding=1).double()
-    plain.load_state_dict(few.state_dict())
+def test_transposed_convolutions_are_those_of_torch(
+    ours: nn.Module, plain: nn.Module, memory_format: torch.memory_format
+) -> None:
+    ours, plain = ours.double(), plain.double()
+    plain.load_state_dict(ours.state_dict())
     x = torch.randn(2, 8, 6, 5, dtype=torch.double).contiguous(memory_format=memory_format).requires_grad_()
-    ours, theirs = few(x), plain(x)
-    assert_close(ours, theirs)
-    found, expected = (
-        torch.autograd.grad(y.square().sum(), [x, *net.parameters()]) for y, net in ((ours, few), (theirs, plain))
-    )
+    assert_close(ours(x), plain(x))
+    found, expected = (torch.autograd.grad(net(x).square().sum(), [x, *net.parameters()]) for net in (ours, plain))
     assert_close(found, expected)
