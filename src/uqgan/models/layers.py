@@ -130,16 +130,16 @@ class UpConv(nn.Conv2d):
 class TransposedConv(nn.ConvTranspose2d):
     """A transposed 3 × 3 convolution in steps of two.
 
-    On a CPU its bias is added apart: PyTorch takes five times as long for that gradient as for all others.
+    On a CPU its bias is learnt apart: PyTorch takes five times as long for that gradient as for all others.
     """
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(inputs, outputs, 3, stride=2, padding=1, output_padding=1)
 
     def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
-        if x.device.type != "cpu":
-            return super().forward(x)
         assert self.bias is not None
+        if x.device.type != "cpu" or not self.bias.requires_grad:
+            return super().forward(x)
         return F.conv_transpose2d(x, self.weight, None, 2, 1, 1).add_(self.bias[:, None, None])
 
 
