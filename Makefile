@@ -27,6 +27,7 @@ docs: $(DEV)
 bench: $(DEV)
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/iteration.py mnist --device cpu
+	$(BIN)/python benchmarks/pretraining.py mnist --device cpu
 	$(BIN)/python benchmarks/predict.py mnist --device cpu
 	$(BIN)/python benchmarks/data.py $(if $(UQGAN_DATA),--data-root $(UQGAN_DATA))
 

@@ -1,6 +1,6 @@
 """How long a whole run takes: data decoded, autoencoder and classifier trained, test sets evaluated.
 
-    python benchmarks/whole.py [mnist cifar10] [--method uqgan] [--seed 0] [--runs FOLDER] [--json FILE]
+    python benchmarks/whole.py mnist cifar10 [--method uqgan] [--seed 0] [--runs FOLDER] [--json FILE]
 
 Each is one `uqgan train`, from the start of the process to its end, with nothing decoded or compiled before. Then
 `uqgan evaluate`, which finds the pictures decoded. --runs keeps the runs, as benchmarks/quality.py names them.
@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from iteration import append
+from uqgan.data.tasks import TASKS
 
 
 def timed(words: list[str], cache: Path) -> float:
@@ -52,26 +53,24 @@ def measure(task: str, method: str, seed: int, settings: list[str], folder: Path
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tasks", nargs="*", default=["mnist", "cifar10"])
+    parser.add_argument("tasks", nargs="+", choices=list(TASKS), metavar="TASK")
     parser.add_argument("--method", default="uqgan")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--runs", type=Path)
     parser.add_argument("--json", type=Path)
     chosen, settings = parser.parse_known_args()
-    rows = []
     for task in chosen.tasks:
         with TemporaryDirectory() as empty:
             place = chosen.runs or Path(empty) / "runs"
             folder = place / task / chosen.method / f"seed-{chosen.seed}"
-            rows.append(measure(task, chosen.method, chosen.seed, settings, folder, Path(empty)))
-    for row in rows:
+            row = measure(task, chosen.method, chosen.seed, settings, folder, Path(empty))
         stages = ", ".join(f"{name} {seconds} s" for name, seconds in row["stage_seconds"].items())
         print(
-            f"{row['task']:10} {row['method']:9} {row['seconds']:7.1f} s ({stages}), "
+            f"{task:10} {chosen.method:9} {row['seconds']:7.1f} s ({stages}), "
             f"evaluated again in {row['evaluate_seconds']:.1f} s"
         )
-    if chosen.json:
-        append(chosen.json, rows)
+        if chosen.json:
+            append(chosen.json, [row])
 
 
 if __name__ == "__main__":

@@ -164,7 +164,23 @@ def test_coins_are_fair_and_independent(
 @pytest.mark.parametrize("shape", [(3,), (5, 7), (2, 3, 4, 5), (0, 6, 2, 2)])
 def test_coins_come_in_every_shape_and_layout(shape: tuple[int, ...]) -> None:
     for x in (torch.zeros(shape), torch.zeros(shape).transpose(0, -1), torch.zeros(*shape, 3)[..., 1]):
-        assert flipped_coins(x).shape == x.shape
+        flips = flipped_coins(x)
+        assert (flips.shape, flips.stride()) == (x.shape, torch.empty_like(x).stride())
+        assert set(flips.flatten().tolist()) <= {0.0, 2.0}
+
+
+def test_a_compiled_dropout_takes_coins_in_sixteens(monkeypatch: pytest.MonkeyPatch) -> None:
+    flipped: list[torch.Size] = []
+
+    def coins(x: torch.Tensor) -> torch.Tensor:
+        flipped.append(x.shape)
+        return x
+
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    monkeypatch.setattr("uqgan.models.layers.compiled_coins", coins)
+    for shape in ((2, 16, 4, 4), (2, 6, 4, 4), (2, 16)):
+        Dropout(0.5)(torch.ones(shape, device="meta"))
+    assert flipped == [(2, 16, 4, 4)]
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
@@ -210,20 +226,35 @@ def test_channels_in_eights_change_no_value(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 LIKE_TORCH = [
-    (ToFewChannels(8, 1), nn.ConvTranspose2d(8, 1, 3, padding=1)),
-    (ToFewChannels(8, 3), nn.ConvTranspose2d(8, 3, 3, padding=1)),
-    (TransposedConv(8, 6), nn.ConvTranspose2d(8, 6, 3, stride=2, padding=1, output_padding=1)),
+    lambda: (ToFewChannels(8, 1), nn.ConvTranspose2d(8, 1, 3, padding=1)),
+    lambda: (ToFewChannels(8, 3), nn.ConvTranspose2d(8, 3, 3, padding=1)),
+    lambda: (TransposedConv(8, 6), nn.ConvTranspose2d(8, 6, 3, stride=2, padding=1, output_padding=1)),
 ]
 
 
-@pytest.mark.parametrize(("ours", "plain"), LIKE_TORCH)
+@pytest.mark.parametrize("pair", LIKE_TORCH)
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 def test_transposed_convolutions_are_those_of_torch(
-    ours: nn.Module, plain: nn.Module, memory_format: torch.memory_format
+    pair: Callable[[], tuple[nn.Module, nn.Module]], memory_format: torch.memory_format
 ) -> None:
-    ours, plain = ours.double(), plain.double()
+    ours, plain = (net.double() for net in pair())
     plain.load_state_dict(ours.state_dict())
     x = torch.randn(2, 8, 6, 5, dtype=torch.double).contiguous(memory_format=memory_format).requires_grad_()
     assert_close(ours(x), plain(x))
     found, expected = (torch.autograd.grad(net(x).square().sum(), [x, *net.parameters()]) for net in (ours, plain))
     assert_close(found, expected)
+
+
+def test_a_transposed_convolution_says_the_same_frozen_and_without_gradients() -> None:
+    conv, x = TransposedConv(8, 6).bfloat16(), torch.randn(2, 8, 5, 5).bfloat16()
+    with torch.no_grad():
+        loaded = conv(x)
+    assert torch.equal(conv.requires_grad_(False)(x), loaded)
+
+
+def test_where_cells_do_not_pay_lenet_is_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, x = make_classifier("lenet", MNIST, 5, 0.0), torch.rand(4, *MNIST)
+    expected = net(x)
+    monkeypatch.setattr("uqgan.models.cells.by_cells", lambda _: False)
+    assert net[0](x).shape == (4, 6, 28, 28)
+    assert_close(net(x), expected)

@@ -160,6 +160,7 @@ def test_a_run_out_of_time_keeps_its_best_classifier_and_can_go_on(tmp_path: Pat
     whole = uqgan.fit("uqgan", "moons", config=quick)
     assert rest.record.log == whole.record.log
     assert rest.record.about["finished"] is True
+    assert list(json.loads((tmp_path / "about.json").read_text())["stage_seconds"]) == ["uqgan"]
 
 
 def test_lines_after_the_last_saved_state_are_written_anew(tmp_path: Path) -> None:
@@ -225,11 +226,11 @@ def test_out_of_time_in_the_autoencoder_says_that_there_is_no_classifier_and_how
 
 def test_the_time_left_is_not_judged_by_the_first_steps_which_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, heard = [0.0], io.StringIO()
-    log = Log(console=Console(file=heard, width=200))
     monkeypatch.setattr("uqgan.log.time.monotonic", lambda: clock[0])
+    log = Log(console=Console(file=heard, width=200), max_minutes=2)
     with log.bar("uqgan", 0, 101) as advance:
         for step in range(101):
             clock[0] += 60.0 if step == 0 else 0.5
             advance()
-    assert "uqgan: about 2 min" in heard.getvalue()
+    assert "uqgan: about 2 min\n" in heard.getvalue(), "110 s, which --max-minutes allows"
     assert log.seconds == {"uqgan": 110.0}

@@ -126,7 +126,7 @@ class Compiled(Generic[T]):
 def compile_often(function: Callable[..., T]) -> Callable[..., T]:
     """`torch.compile` for functions that are made anew for each run in a process: it must not give up on them."""
     torch._dynamo.config.recompile_limit = 512
-    warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # advice to leave float32, which is meant here
+    warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # advice to give up float32, where it is meant
     return torch.compile(function, dynamic=False)
 
 

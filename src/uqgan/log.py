@@ -110,7 +110,7 @@ class Log:
 
     @contextmanager
     def bar(self, name: str, done: int, total: int) -> Iterator[Callable[[], None]]:
-        """A progress bar; call what it gives after each step. The time all of it took is kept in `seconds`."""
+        """A progress bar; call what it gives after each step. `seconds` keeps how long this process took for all."""
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         start, steps, told = time.monotonic(), 0, False
         settled = start
@@ -132,7 +132,7 @@ class Log:
                 elif now - settled > 2.0:
                     told = True
                     each = (now - settled) / (steps - SETTLED)
-                    self._announce(name, settled - start + each * (total - done - SETTLED))
+                    self._announce(name, start, settled - start + each * (total - done - SETTLED))
 
             try:
                 yield advance
@@ -140,10 +140,10 @@ class Log:
                 self._progress = None
                 self.seconds[name] = time.monotonic() - start
 
-    def _announce(self, name: str, seconds: float) -> None:
+    def _announce(self, name: str, start: float, seconds: float) -> None:
         if seconds < LONG_RUN_SECONDS:
             return
-        short = self._deadline is not None and time.monotonic() + seconds > self._deadline
+        short = self._deadline is not None and start + seconds > self._deadline
         self.say(f"{name}: about {spell(seconds)}" + (", more than --max-minutes allows" if short else ""))
 
     def close(self) -> None:

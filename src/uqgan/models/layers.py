@@ -25,9 +25,9 @@ class Dropout(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.p == 0.5 and x.device.type == "cpu":
-            return x * flipped_coins(x)  # a random number for each element would take eight times as long
+            return x * flipped_coins(x)  # a random number for each element takes longer than the network
         if self.p == 0.5 and x.ndim == 4 and x.shape[1] % 16 == 0 and torch.compiler.is_compiling():
-            return x * compiled_coins(x)  # here as long as a convolution
+            return x * compiled_coins(x)  # a random number for each element takes as long as a convolution
         return F.dropout(x, self.p, training=True)
 
 
@@ -130,7 +130,7 @@ class UpConv(nn.Conv2d):
 class TransposedConv(nn.ConvTranspose2d):
     """A transposed 3 × 3 convolution in steps of two.
 
-    On a CPU its bias is learnt apart: PyTorch takes five times as long for that gradient as for all others.
+    On a CPU its bias is learnt apart: PyTorch takes longer for that gradient than for all others.
     """
 
     def __init__(self, inputs: int, outputs: int) -> None:
@@ -138,7 +138,7 @@ class TransposedConv(nn.ConvTranspose2d):
 
     def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
         assert self.bias is not None
-        if x.device.type != "cpu" or not self.bias.requires_grad:
+        if x.device.type != "cpu" or not (torch.is_grad_enabled() and self.bias.requires_grad):
             return super().forward(x)
         return F.conv_transpose2d(x, self.weight, None, 2, 1, 1).add_(self.bias[:, None, None])
 
