@@ -92,6 +92,12 @@ class Stopwatch(Log):
 
         yield advance
 
+    def ms(self, device: torch.device) -> float:
+        """Of one step: the mean; on a CPU, where other programs come in between, the median."""
+        if device.type == "cpu":
+            return 1e3 * median(after - before for before, after in pairwise(self.marks))
+        return 1e3 * (self.marks[-1] - self.marks[0]) / (self.last - self.first)
+
     def say(self, sentence: str) -> None:
         if not sentence.startswith("shield"):  # a few iterations on noise shield nothing
             print(sentence)
@@ -122,9 +128,7 @@ def measure(
     with plain_steps() if eager else nullcontext():
         # One step more, since the last one is followed by a validation.
         fit(name, method, settings(name, total + 1, eager, compile_), device, watch, eager)
-    ms = 1e3 * (watch.marks[-1] - watch.marks[0]) / steps
-    if device.type == "cpu":  # where other programs come in between
-        ms = 1e3 * median(after - before for before, after in pairwise(watch.marks))
+    ms = watch.ms(device)
     bf16 = acceleration.has_bf16(device) and not eager
     flops, peak = count_flops(name, method), peak_flops(device, torch.bfloat16 if bf16 else torch.float32)
     return {

@@ -8,9 +8,7 @@ pictures comes after every 20 steps.
 
 import argparse
 import time
-from itertools import pairwise
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
@@ -38,9 +36,7 @@ def measure(name: str, device: torch.device, steps: int, compile_: str, profiled
     if device.type == "cpu":
         keep_freed_memory()
     fit_autoencoder(predictor.members[0].shield.autoencoder, task, config, watch)
-    ms = 1e3 * (watch.marks[-1] - watch.marks[0]) / steps
-    if device.type == "cpu":  # where other programs come in between
-        ms = 1e3 * median(after - before for before, after in pairwise(watch.marks))
+    ms = watch.ms(device)
     return {
         "task": name,
         "compile": compile_,
