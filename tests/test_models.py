@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 from uqgan.errors import UsageError
 from uqgan.models.autoencoders import AUTOENCODERS, make_autoencoder
-from uqgan.models.cells import CellConv, CellMax
+from uqgan.models.cells import CellConv, CellMax, as_cells
 from uqgan.models.classifiers import make_classifier
 from uqgan.models.gan import Critic, Generator, Shield
 from uqgan.models.layers import (
@@ -184,15 +184,16 @@ def test_a_compiled_dropout_takes_coins_in_sixteens(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("cell", [2, 4])
 @pytest.mark.parametrize(("inputs", "outputs"), [(1, 6), (3, 6), (6, 16)])
 def test_a_convolution_of_cells_is_the_plain_one_with_its_pooling(
-    inputs: int, outputs: int, memory_format: torch.memory_format
+    inputs: int, outputs: int, cell: int, memory_format: torch.memory_format
 ) -> None:
-    cells, plain = CellConv(inputs, outputs).double(), nn.Conv2d(inputs, outputs, 5).double()
+    cells, plain = CellConv(inputs, outputs, cell).double(), nn.Conv2d(inputs, outputs, 5).double()
     plain.load_state_dict(cells.state_dict())
-    x = torch.randn(3, inputs, 14, 10, dtype=torch.double).contiguous(memory_format=memory_format).requires_grad_()
-    ours, theirs = CellMax()(cells(x)), torch.nn.functional.max_pool2d(plain(x), 2)
-    assert_close(ours, theirs)
+    x = torch.randn(3, inputs, 20, 12, dtype=torch.double).contiguous(memory_format=memory_format).requires_grad_()
+    ours, theirs = CellMax()(cells(as_cells(x, cell))), torch.nn.functional.max_pool2d(plain(x), 2)
+    assert_close(ours, as_cells(theirs, cell // 2))
     found, expected = (
         torch.autograd.grad(y.square().sum(), [x, *net.parameters()]) for y, net in ((ours, cells), (theirs, plain))
     )

@@ -1,4 +1,7 @@
-"""A 5 × 5 convolution and max-pooling on cells of 2 × 2 pixels: few channels become many, which a CPU likes."""
+"""A 5 × 5 convolution and max-pooling on cells of a few pixels: few channels become many, which a CPU likes.
+
+An image of cells has a channel for each pixel of a cell and each channel of the image, in this order.
+"""
 
 from typing import Any, cast
 
@@ -13,23 +16,24 @@ def by_cells(x: Tensor) -> bool:
 
 
 class CellConv(nn.Conv2d):
-    """A 5 × 5 convolution, told as a 3 × 3 convolution from cells to cells; the image's sides must be even.
+    """A 5 × 5 convolution from cells to cells of the same size. The same function of the same weights.
 
-    Four times `outputs` channels come out, a group for each pixel of a cell. The same function of the same weights.
+    What comes out is ordered for pooling: four groups of channels, one for each pixel of 2 × 2.
     """
 
-    def __init__(self, inputs: int, outputs: int) -> None:
+    def __init__(self, inputs: int, outputs: int, cell: int) -> None:
         super().__init__(inputs, outputs, 5)
+        self.cell = cell
 
     def forward(self, x: Tensor) -> Tensor:
         if not by_cells(x):
             return super().forward(x)
         assert self.bias is not None
-        return F.conv2d(as_cells(x), on_cells(self.weight), self.bias.repeat(4))
+        return F.conv2d(x, on_cells(self.weight, self.cell), self.bias.repeat(self.cell**2))
 
 
 class CellMax(nn.Module):
-    """The greatest of every 2 × 2 pixels, as `CellConv` gives them; of equal ones the first learns."""
+    """The greatest of every 2 × 2 pixels, from `CellConv`'s to cells half as wide; of equal ones the first learns."""
 
     def forward(self, x: Tensor) -> Tensor:
         if not by_cells(x):
@@ -37,19 +41,28 @@ class CellMax(nn.Module):
         return cast(Tensor, _Greatest.apply(*x.chunk(4, 1)))  # type: ignore[no-untyped-call]
 
 
-def as_cells(x: Tensor) -> Tensor:
-    """(batch, channels, height, width) to (batch, 4 · channels, height / 2, width / 2), channels last in memory."""
+def as_cells(x: Tensor, cell: int) -> Tensor:
+    """(batch, channels, height, width) to (batch, cell² · channels, height / cell, width / cell), channels last.
+
+    Where cells do not pay it stays as it is.
+    """
+    if not by_cells(x):
+        return x
     batch, channels, height, width = x.shape
-    rows = x.permute(0, 2, 3, 1).reshape(batch, height // 2, 2, width // 2, 2, channels)
-    return rows.transpose(2, 3).reshape(batch, height // 2, width // 2, 4 * channels).permute(0, 3, 1, 2)
+    rows = x.permute(0, 2, 3, 1).reshape(batch, height // cell, cell, width // cell, cell, channels)
+    return rows.transpose(2, 3).reshape(batch, height // cell, width // cell, cell**2 * channels).permute(0, 3, 1, 2)
 
 
-def on_cells(kernel: Tensor) -> Tensor:
-    """A 5 × 5 kernel, at each of the four pixels of a cell, as a 3 × 3 kernel of cells."""
-    outputs, inputs, *_ = kernel.shape
-    places = F.pad(kernel, (1, 1, 1, 1)).unfold(2, 6, 1).unfold(3, 6, 1)  # (outputs, inputs, 2, 2, 6, 6)
-    cells = places.reshape(outputs, inputs, 2, 2, 3, 2, 3, 2)  # …, row of cells, row in it, the same of columns
-    return cells.permute(2, 3, 0, 5, 7, 1, 4, 6).reshape(4 * outputs, 4 * inputs, 3, 3)
+def on_cells(kernel: Tensor, cell: int) -> Tensor:
+    """A kernel, at each of the pixels of a cell, as one kernel of cells."""
+    outputs, inputs, size, _ = kernel.shape
+    wide = -(-(size + cell - 1) // cell)  # so many cells does a cell see
+    before, after = wide * cell - size, cell - 1
+    padded = F.pad(kernel, (before, after, before, after))
+    places = padded.unfold(2, wide * cell, 1).unfold(3, wide * cell, 1).flip(2, 3)  # …, row, column, rows, columns seen
+    halves = places.reshape(outputs, inputs, *(cell // 2, 2) * 2, *(wide, cell) * 2)
+    ordered = halves.permute(3, 5, 2, 4, 0, 7, 9, 1, 6, 8)
+    return ordered.reshape(cell**2 * outputs, cell**2 * inputs, wide, wide)
 
 
 class _Greatest(torch.autograd.Function):

@@ -1,10 +1,11 @@
 """Classifiers: x → one logit a class."""
 
 import math
+from typing import cast
 
-from torch import nn
+from torch import Tensor, nn
 
-from uqgan.models.cells import CellConv, CellMax
+from uqgan.models.cells import CellConv, CellMax, as_cells
 from uqgan.models.layers import down_path, dropout, init_resnet
 from uqgan.models.own import OwnClassifier
 
@@ -32,13 +33,16 @@ class LeNet(nn.Sequential):
             return [layer, dropout(p), *pool, nn.ReLU(inplace=True)]  # pooled first: the same, and less to do
 
         super().__init__(
-            *block(CellConv(channels, 6), CellMax()),
-            *block(CellConv(6, 16), CellMax()),
+            *block(CellConv(channels, 6, cell=4), CellMax()),
+            *block(CellConv(6, 16, cell=2), CellMax()),
             nn.Flatten(),
             *block(nn.Linear(400, 120)),
             *block(nn.Linear(120, 84)),
             nn.Linear(84, n_classes),
         )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast(Tensor, super().forward(as_cells(x, 4)))
 
 
 class ResNet(nn.Sequential):
