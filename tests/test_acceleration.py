@@ -129,7 +129,7 @@ def test_a_compiled_adam_steps_as_the_fused_one_does() -> None:
             minimize(optimizer, net(x).square().mean())
         return net(x).detach()
 
-    assert_close(trained(True), trained(False), rtol=1e-4, atol=1e-6)
+    assert_close(trained(True), trained(False), rtol=1e-3, atol=1e-4)  # gradients near 0 step by their sign
 
 
 @on_gpu

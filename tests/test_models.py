@@ -253,9 +253,20 @@ def test_a_transposed_convolution_says_the_same_frozen_and_without_gradients() -
     assert torch.equal(conv.requires_grad_(False)(x), loaded)
 
 
-def test_where_cells_do_not_pay_lenet_is_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    net, x = make_classifier("lenet", MNIST, 5, 0.0), torch.rand(4, *MNIST)
-    expected = net(x)
-    monkeypatch.setattr("uqgan.models.cells.by_cells", lambda _: False)
-    assert net[0](x).shape == (4, 6, 28, 28)
-    assert_close(net(x), expected)
+def test_lenet_on_cells_is_lenet() -> None:
+    net = make_classifier("lenet", MNIST, 5)
+    plain = nn.Sequential(
+        *(
+            nn.Conv2d(1, 6, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(6, 16, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+        ),
+        *(nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 5)),
+    )
+    plain.load_state_dict(dict(zip(plain.state_dict(), net.state_dict().values(), strict=True)))
+    x = torch.rand(4, *MNIST)
+    assert_close(net(x), plain(x))

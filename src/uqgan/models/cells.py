@@ -1,4 +1,4 @@
-"""A 5 × 5 convolution and max-pooling on cells of a few pixels: few channels become many, which a CPU likes.
+"""A 5 × 5 convolution and max-pooling on cells of a few pixels: few channels become many, as processors like them.
 
 An image of cells has a channel for each pixel of a cell and each channel of the image, in this order.
 """
@@ -8,11 +8,6 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-
-def by_cells(x: Tensor) -> bool:
-    """Where it pays; other devices convolve and pool as usual."""
-    return x.device.type == "cpu"
 
 
 class CellConv(nn.Conv2d):
@@ -26,8 +21,6 @@ class CellConv(nn.Conv2d):
         self.cell = cell
 
     def forward(self, x: Tensor) -> Tensor:
-        if not by_cells(x):
-            return super().forward(x)
         assert self.bias is not None
         return F.conv2d(x, on_cells(self.weight, self.cell), self.bias.repeat(self.cell**2))
 
@@ -36,18 +29,11 @@ class CellMax(nn.Module):
     """The greatest of every 2 × 2 pixels, from `CellConv`'s to cells half as wide; of equal ones the first learns."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if not by_cells(x):
-            return F.max_pool2d(x, 2)
         return cast(Tensor, _Greatest.apply(*x.chunk(4, 1)))  # type: ignore[no-untyped-call]
 
 
 def as_cells(x: Tensor, cell: int) -> Tensor:
-    """(batch, channels, height, width) to (batch, cell² · channels, height / cell, width / cell), channels last.
-
-    Where cells do not pay it stays as it is.
-    """
-    if not by_cells(x):
-        return x
+    """(batch, channels, height, width) to (batch, cell² · channels, height / cell, width / cell), channels last."""
     batch, channels, height, width = x.shape
     rows = x.permute(0, 2, 3, 1).reshape(batch, height // cell, cell, width // cell, cell, channels)
     return rows.transpose(2, 3).reshape(batch, height // cell, width // cell, cell**2 * channels).permute(0, 3, 1, 2)

@@ -42,7 +42,7 @@ class LeNet(nn.Sequential):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        return cast(Tensor, super().forward(as_cells(x, 4)))
+        return cast(Tensor, super().forward(as_cells(x, 4)))  # type: ignore[no-untyped-call]
 
 
 class ResNet(nn.Sequential):
