@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 import torch
@@ -7,7 +8,7 @@ from torch.testing import assert_close
 
 from uqgan.errors import UsageError
 from uqgan.models.autoencoders import AUTOENCODERS, make_autoencoder
-from uqgan.models.cells import CellConv, CellMax, as_cells
+from uqgan.models.cells import CellConv, CellMax, _Greatest, as_cells
 from uqgan.models.classifiers import make_classifier
 from uqgan.models.gan import Critic, Generator, Shield
 from uqgan.models.layers import (
@@ -198,11 +199,27 @@ def test_a_convolution_of_cells_is_the_plain_one_with_its_pooling(
         torch.autograd.grad(y.square().sum(), [x, *net.parameters()]) for y, net in ((ours, cells), (theirs, plain))
     )
     assert_close(found, expected)
+    by_patches = CellMax()(cells(as_cells(x.detach(), cell)))
+    assert_close(by_patches, ours)
+    assert_close(torch.autograd.grad(by_patches.square().sum(), cells.parameters()), expected[1:])
 
 
-def test_of_equal_pixels_of_a_cell_one_alone_learns() -> None:
+def on_a_gpu(x: torch.Tensor) -> torch.Tensor:
+    return cast(torch.Tensor, _Greatest.apply(*x.chunk(4, 1)))  # type: ignore[no-untyped-call]
+
+
+def test_pooled_cells_are_the_same_on_every_device() -> None:
+    x = torch.randint(3, (5, 24, 4, 3)).double().requires_grad_()
+    here, there = CellMax()(x), on_a_gpu(x)
+    assert torch.equal(here, there)
+    found, expected = (torch.autograd.grad(y.square().sum(), x) for y in (here, there))
+    assert_close(found, expected)
+
+
+@pytest.mark.parametrize("pool", [CellMax(), on_a_gpu])
+def test_of_equal_pixels_of_a_cell_one_alone_learns(pool: Callable[[torch.Tensor], torch.Tensor]) -> None:
     x = torch.zeros(1, 8, 1, 1, requires_grad=True)
-    CellMax()(x).sum().backward()
+    pool(x).sum().backward()
     assert x.grad is not None
     assert_close(x.grad.reshape(4, 2), torch.tensor([[1.0, 1.0], [0, 0], [0, 0], [0, 0]]))
 

@@ -22,14 +22,23 @@ class CellConv(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         assert self.bias is not None
-        return F.conv2d(x, on_cells(self.weight, self.cell), self.bias.repeat(self.cell**2))
+        kernel, bias = on_cells(self.weight, self.cell), self.bias.repeat(self.cell**2)
+        if x.device.type != "cpu" or x.requires_grad:
+            return F.conv2d(x, kernel, bias)
+        size = kernel.shape[2]  # on a CPU one product is faster, if nothing flows back to the patches
+        patches = x.permute(0, 2, 3, 1).unfold(1, size, 1).unfold(2, size, 1).permute(0, 1, 2, 4, 5, 3).flatten(3)
+        return F.linear(patches, kernel.permute(0, 2, 3, 1).flatten(1), bias).permute(0, 3, 1, 2)
 
 
 class CellMax(nn.Module):
     """The greatest of every 2 × 2 pixels, from `CellConv`'s to cells half as wide; of equal ones the first learns."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return cast(Tensor, _Greatest.apply(*x.chunk(4, 1)))  # type: ignore[no-untyped-call]
+        if x.device.type != "cpu":
+            return cast(Tensor, _Greatest.apply(*x.chunk(4, 1)))  # type: ignore[no-untyped-call]
+        batch, channels, height, width = x.shape
+        abreast = x.permute(0, 2, 3, 1).reshape(batch, height, 4 * width, channels // 4)
+        return F.max_pool2d(abreast.permute(0, 3, 1, 2), (1, 4))
 
 
 def as_cells(x: Tensor, cell: int) -> Tensor:
