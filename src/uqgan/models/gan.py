@@ -54,15 +54,15 @@ class Critic(nn.Module):
         """
         leak = self.activation.negative_slope
         with torch.no_grad():
-            h, scales = with_label(z, y, self.n_classes), []
+            h, hidden = with_label(z, y, self.n_classes), []
             for layer in self.layers[:-1]:
-                h = layer(h)
-                scales.append(torch.where(h > 0, 1.0, leak))
-                h = h * scales[-1]
-        slope = cast(Tensor, self.layers[-1].weight).expand(len(z), -1)
-        for layer, scale in zip(reversed(self.layers[1:-1]), reversed(scales[1:]), strict=True):
-            slope = (slope * scale) @ cast(Tensor, layer.weight)
-        return (slope * scales[0]) @ cast(Tensor, self.layers[0].weight)[:, : self.dim]
+                hidden.append(layer(h))
+                h = self.activation(hidden[-1])
+        first, *inner, last = (cast(Tensor, layer.weight) for layer in self.layers)
+        slope = last.expand(len(z), -1)
+        for weight, h in zip((*reversed(inner), first[:, : self.dim]), reversed(hidden), strict=True):
+            slope = torch.ops.aten.leaky_relu_backward(slope, h, leak, False) @ weight
+        return slope
 
 
 class Shield(nn.Module):
