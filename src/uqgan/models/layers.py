@@ -162,12 +162,11 @@ class _ToFewChannels(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight)
         height, width = x.shape[2:]
-        taps = F.conv2d(x, weight.flatten(1).mT[..., None, None])
-        wide = F.pad(taps, (1, 1, 1, 1)).reshape(len(x), *weight.shape[1:], height + 2, width + 2)
-        total = bias[:, None, None].expand(len(x), -1, height, width)
+        taps = F.conv2d(x, weight.flatten(1).mT[..., None, None]).reshape(len(x), *weight.shape[1:], height, width)
+        total = bias[:, None, None].repeat(len(x), 1, height + 2, width + 2)
         for u, v in product(range(3), range(3)):
-            total = total + wide[:, :, u, v, 2 - u :, 2 - v :][..., :height, :width]
-        return total
+            total[..., u : u + height, v : v + width] += taps[:, :, u, v]
+        return total[..., 1:-1, 1:-1].contiguous()
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
