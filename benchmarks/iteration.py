@@ -1,6 +1,7 @@
 """How long one UQGAN iteration takes: five critic, one generator and five classifier steps on a batch of 256.
 
-    python benchmarks/iteration.py [mnist cifar10 cifar100 tiny-imagenet] [--method uqgan-mc] [--eager] [--json FILE]
+    python benchmarks/iteration.py [mnist cifar10 cifar100 tiny-imagenet] [--method uqgan-mc] [--precision bf16]
+                                   [--compile always] [--eager] [--profile] [--json FILE]
 
 Made-up pictures of each task's shape, the paper's networks and settings. --eager is the same recipe without
 compilation, CUDA graph, bf16, channels-last and kept memory; on a CPU it stands beside the other. Times are of the
@@ -50,12 +51,12 @@ def made_up(name: str) -> Task:
     return Task(name, name, tuple(map(str, range(n_classes))), data, few, few, few, {}, {}, {})
 
 
-def settings(name: str, iterations: int, eager: bool, compile_: str = "auto") -> Config:
+def settings(name: str, iterations: int, eager: bool, compile_: str = "auto", precision: str = "auto") -> Config:
     mnist, tiny = name == "mnist", name == "tiny-imagenet"
     return parse(
         {
             "classifier": "lenet" if mnist else "resnet",
-            "precision": "fp32" if eager else "auto",
+            "precision": "fp32" if eager else precision,
             "compile": "never" if eager else compile_,
             "autoencoder": {"kind": "small" if mnist else "resnet", "dim": 32 if mnist else 128},
             "uqgan": {
@@ -116,8 +117,13 @@ def fit(name: str, method: str, config: Config, device: torch.device, log: Log, 
     uqgan.fit_jointly(nets.classifier, nets.shield.generator, A, task, config, log)
 
 
+def used_precision(config: Config, device: torch.device) -> str:
+    """What its convolutional networks compute in."""
+    return "bf16" if acceleration.in_bf16(config.arithmetic, device) else "fp32"
+
+
 def measure(
-    name: str, method: str, device: torch.device, steps: int, eager: bool, profiled: bool, compile_: str
+    name: str, method: str, device: torch.device, steps: int, eager: bool, profiled: bool, compile_: str, precision: str
 ) -> dict[str, Any]:
     start = time.perf_counter()
     warm = 10 if device.type == "cuda" else 1
@@ -125,19 +131,18 @@ def measure(
     total = warm + steps + (PROFILED + 1 if profiled else 0)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
+    config = settings(name, total + 1, eager, compile_, precision)  # one more: the last is followed by a validation
     with plain_steps() if eager else nullcontext():
-        # One step more, since the last one is followed by a validation.
-        fit(name, method, settings(name, total + 1, eager, compile_), device, watch, eager)
-    ms = watch.ms(device)
-    bf16 = acceleration.has_bf16(device) and not eager
-    flops, peak = count_flops(name, method), peak_flops(device, torch.bfloat16 if bf16 else torch.float32)
+        fit(name, method, config, device, watch, eager)
+    ms, used = watch.ms(device), used_precision(config, device)
+    flops, peak = count_flops(name, method), peak_flops(device, torch.bfloat16 if used == "bf16" else torch.float32)
     return {
         "task": name,
         "method": method,
         "mode": "eager" if eager else "accelerated",
         "compile": "never" if eager else compile_,
         "device": describe(device),
-        "precision": "bf16" if bf16 else "fp32",
+        "precision": used,
         "ms_per_iteration": round(ms, 3),
         "start_up_seconds": round(watch.marks[0] - start, 1),
         "tflop": round(flops / 1e12, 4),
@@ -218,6 +223,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=None)
     parser.add_argument("--eager", action="store_true")
     parser.add_argument("--compile", default="auto", choices=["auto", "always", "never"])
+    parser.add_argument("--precision", default="auto", choices=["auto", "bf16", "fp32"])
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--json", type=Path, default=None)
@@ -229,10 +235,11 @@ def main() -> None:
     # On a CPU both, the plain one first: memory that is kept stays kept.
     modes = [True] if arguments.eager else [False] if device.type == "cuda" else [True, False]
     for name, eager in product(tasks, modes):
-        row = measure(name, arguments.method, device, steps, eager, arguments.profile, arguments.compile)
+        how = arguments.profile, arguments.compile, arguments.precision
+        row = measure(name, arguments.method, device, steps, eager, *how)
         rows.append(row)
         print(
-            f"{name:14} {arguments.method:9} {row['mode']:11} compile {row['compile']:6} "
+            f"{name:14} {arguments.method:9} {row['mode']:11} {row['precision']} compile {row['compile']:6} "
             f"{row['ms_per_iteration']:8.2f} ms  "
             f"{row['tflops']:7.3g} TFLOP/s ({row['share_of_peak']:.1%} of the peak)  "
             f"{row['peak_memory_mb'] or 0:6} MB  start-up {row['start_up_seconds']:.0f} s"

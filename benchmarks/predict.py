@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from iteration import SHAPES, append, settings
-from uqgan.acceleration import choose_device, has_bf16
+from iteration import SHAPES, append, settings, used_precision
+from uqgan.acceleration import choose_device
 from uqgan.methods import METHODS
 from uqgan.runs import describe, versions
 
@@ -40,12 +40,14 @@ def pictures(name: str, limit: int | None, device: torch.device) -> torch.Tensor
     return torch.randint(256, shape, generator=generator, dtype=torch.uint8, device=device)
 
 
-def measure(name: str, method: str, device: torch.device, limit: int | None, eager: bool) -> dict[str, Any]:
+def measure(
+    name: str, method: str, device: torch.device, limit: int | None, eager: bool, precision: str
+) -> dict[str, Any]:
     x = pictures(name, limit, device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     start = time.perf_counter()
-    config = settings(name, 1, eager)
+    config = settings(name, 1, eager, precision=precision)
     torch.manual_seed(0)
     predictor = METHODS[method].assemble(tuple(x.shape[1:]), SHAPES[name][2], config).to(device)
     predictor.prepare(config)
@@ -58,7 +60,7 @@ def measure(name: str, method: str, device: torch.device, limit: int | None, eag
         "method": method,
         "mode": "eager" if eager else "accelerated",
         "device": describe(device),
-        "precision": "bf16" if has_bf16(device) and not eager else "fp32",
+        "precision": used_precision(config, device),
         "images": len(x),
         "passes": predictor.passes,
         "seconds": round(seconds, 3),
@@ -74,6 +76,7 @@ def main() -> None:
     parser.add_argument("tasks", nargs="*", default=[], help="which shapes; all on a GPU, mnist on a CPU")
     parser.add_argument("--method", default=None, choices=["uqgan", "uqgan-mc"], help="both, if not given")
     parser.add_argument("--limit", type=int, default=None, help="images to read; all on a GPU, few on a CPU")
+    parser.add_argument("--precision", default="auto", choices=["auto", "bf16", "fp32"])
     parser.add_argument("--eager", action="store_true")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--json", type=Path, default=None)
@@ -83,7 +86,7 @@ def main() -> None:
     for name in arguments.tasks or (list(SHAPES) if device.type == "cuda" else ["mnist"]):
         for method in [arguments.method] if arguments.method else ["uqgan", "uqgan-mc"]:
             few = FEW // METHODS[method].passes if device.type == "cpu" else None
-            row = measure(name, method, device, arguments.limit or few, arguments.eager)
+            row = measure(name, method, device, arguments.limit or few, arguments.eager, arguments.precision)
             rows.append(row)
             print(
                 f"{name:14} {method:9} {row['mode']:12} {row['images']:7,} images x {row['passes']:2}  "

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from iteration import PROFILED, SHAPES, Stopwatch, append, longest_kernels, made_up, settings
-from uqgan.acceleration import choose_device, has_bf16, keep_freed_memory
+from iteration import PROFILED, SHAPES, Stopwatch, append, longest_kernels, made_up, settings, used_precision
+from uqgan.acceleration import choose_device, keep_freed_memory
 from uqgan.methods import METHODS
 from uqgan.pretraining import fit_autoencoder
 from uqgan.runs import describe, versions
@@ -24,10 +24,12 @@ EPOCH_STEPS = {"mnist": 96, "cifar10": 79, "cifar100": 79, "tiny-imagenet": 157}
 """Batches of the known classes' training pictures."""
 
 
-def measure(name: str, device: torch.device, steps: int, compile_: str, profiled: bool) -> dict[str, Any]:
+def measure(
+    name: str, device: torch.device, steps: int, compile_: str, precision: str, profiled: bool
+) -> dict[str, Any]:
     start, warm = time.perf_counter(), 25
     watch, task = Stopwatch(warm, warm + steps, profiled), made_up(name).to(device)
-    config = settings(name, 1, eager=False, compile_=compile_)
+    config = settings(name, 1, False, compile_, precision)
     epochs = (warm + steps + PROFILED) // task.train.steps_per_epoch(256, drop_last=False) + 2
     config = config.model_copy(update={"autoencoder": config.autoencoder.model_copy(update={"epochs": epochs})})
     torch.manual_seed(0)
@@ -41,7 +43,7 @@ def measure(name: str, device: torch.device, steps: int, compile_: str, profiled
         "task": name,
         "compile": compile_,
         "device": describe(device),
-        "precision": "bf16" if has_bf16(device) else "fp32",
+        "precision": used_precision(config, device),
         "ms_per_step": round(ms, 3),
         "seconds_for_200_epochs": round(ms * EPOCHS * EPOCH_STEPS[name] / 1e3, 1),
         "start_up_seconds": round(watch.marks[0] - start, 1),
@@ -54,6 +56,7 @@ def main() -> None:
     parser.add_argument("tasks", nargs="*", default=[], help="which shapes; all on a GPU, mnist on a CPU")
     parser.add_argument("--steps", type=int, default=None, help="300 on a GPU, 20 on a CPU")
     parser.add_argument("--compile", default="auto", choices=["auto", "always", "never"])
+    parser.add_argument("--precision", default="auto", choices=["auto", "bf16", "fp32"])
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--json", type=Path, default=None)
@@ -61,7 +64,8 @@ def main() -> None:
     device = choose_device(chosen.device)
     on_gpu, rows = device.type == "cuda", []
     for name in chosen.tasks or (list(SHAPES) if on_gpu else ["mnist"]):
-        row = measure(name, device, chosen.steps or (300 if on_gpu else 20), chosen.compile, chosen.profile and on_gpu)
+        steps = chosen.steps or (300 if on_gpu else 20)
+        row = measure(name, device, steps, chosen.compile, chosen.precision, chosen.profile and on_gpu)
         rows.append(row)
         print(
             f"{name:14} {row['ms_per_step']:8.2f} ms a step, {row['seconds_for_200_epochs']:.0f} s for 200 epochs, "

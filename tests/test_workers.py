@@ -3,7 +3,10 @@
 import io
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +15,8 @@ from PIL import Image
 
 from uqgan.data import workers
 from uqgan.data.decode import Look
-from uqgan.data.workers import Outcome, decode, decode_batches
+from uqgan.data.workers import Outcome, decode, decode_batches, few_at_once
+from uqgan.errors import UsageError
 
 LOOK = Look(size=8, channels=3)
 
@@ -115,3 +119,27 @@ def test_a_worker_whose_parent_is_gone_ends_by_itself() -> None:
     worker.stdin.close()
     assert worker.wait(timeout=60) == 0
     worker.stdout.close()  # type: ignore[union-attr]
+
+
+def test_jobs_side_by_side_give_what_they_give_in_their_order() -> None:
+    gate = threading.Barrier(2, timeout=10)  # each of the two waits until the other has begun
+
+    def job(k: int) -> int:
+        gate.wait()
+        return k
+
+    assert few_at_once([partial(job, k) for k in range(4)], 2) == [0, 1, 2, 3]
+
+
+def test_after_an_error_no_further_job_is_begun() -> None:
+    begun: list[int] = []
+
+    def job(k: int) -> None:
+        begun.append(k)
+        if k == 0:
+            raise UsageError("broken")
+        time.sleep(0.05)
+
+    with pytest.raises(UsageError, match="broken"):
+        few_at_once([partial(job, k) for k in range(50)], 2)
+    assert len(begun) < 10

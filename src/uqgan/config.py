@@ -86,13 +86,18 @@ class Config(Settings):
     classifier: Literal["mlp", "lenet", "resnet", "own"] = "mlp"
     """Network: mlp (points), lenet (32 pixels), resnet (32 or 64 pixels), own (any that is handed in, in Python)."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """Of the convolutional networks; auto is bf16 on hardware that has it, else fp32. Losses are always fp32."""
+    """Of the convolutional networks; auto is bf16 for ResNets on hardware that has it. Losses are always fp32."""
     compile: Literal["auto", "always", "never"] = "auto"
     """On CUDA, make iterations faster after a minute or more of compiling; auto does so for ResNets, where it pays."""
     uqgan: UqganConfig = UqganConfig()
     autoencoder: AutoencoderConfig = AutoencoderConfig()
     one_vs_all: SupervisedConfig = SupervisedConfig()
     cross_entropy: SupervisedConfig = SupervisedConfig()
+
+    @property
+    def arithmetic(self) -> Literal["auto", "bf16", "fp32"]:
+        """Of the networks: LeNet loses by bf16 what the shield gains (decision 0014)."""
+        return "fp32" if self.precision == "auto" and self.classifier == "lenet" else self.precision
 
     @property
     def compiles(self) -> bool:

@@ -58,7 +58,7 @@ def pretrain(A: Autoencoder, task: Task, config: Config, log: Log) -> None:
 def key_of(task: Task, config: Config, seed: int) -> str:
     """Of all that the weights depend on."""
     device = task.train.x.device
-    bf16, compiles = in_bf16(config.precision, device), config.compiles and device.type == "cuda"
+    bf16, compiles = in_bf16(config.arithmetic, device), config.compiles and device.type == "cuda"
     facts = [VERSION, torch.__version__, config.autoencoder.model_dump(), bf16, compiles, seed, device.type]
     facts += [task.shape, task.n_classes, task.flip]
     digest = hashlib.sha256(json.dumps(facts).encode())

@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,18 @@ from torch import Tensor
 from uqgan.data import digits, own, sources
 from uqgan.data.cache import Decoded, Say, silent
 from uqgan.data.dataset import Dataset
+from uqgan.data.decode import own_limit
 from uqgan.data.splits import Task, split_task
 from uqgan.data.toy import TOYS, sample_outliers
+from uqgan.data.workers import few_at_once
 from uqgan.errors import UsageError
 
 __all__ = ["TASKS", "Outline", "Task", "load_task", "parse_classes", "split_task"]
 
 LARGE = 2**30
 """Bytes of pictures from which on a task says beforehand what it will take."""
+SIDE_BY_SIDE = 4
+"""Sets that are decoded at the same time: one alone, if small, does not fill the processors."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +162,7 @@ class _Shelf:
 
     def task(self, name: str, family: str, known: Sequence[int], seed: int) -> Task:
         self._announce([family, *self.outline.ood])
-        train, test = self._part(family, "train"), self._part(family, "test")
+        [(train, test)] = self._parts(family)
         if train is None or test is None:
             lacking = "training pictures" if train is None else "test pictures"
             how = sources.how_to_get(family, self.root)
@@ -171,8 +176,7 @@ class _Shelf:
         names = tuple(train.class_names[k] for k in known)
         counts = train.y.bincount()[list(known)].tolist()
         notes = [*self._notes(family, train), *_left_out(family, train, test), *own.warnings_of(names, counts)]
-        for key in self.outline.ood:
-            foreign_train, foreign = self._part(key, "train"), self._part(key, "test")
+        for key, (foreign_train, foreign) in zip(self.outline.ood, self._parts(*self.outline.ood), strict=True):
             if foreign is None:
                 missing[key] = f"not in {self.root} ({sources.how_to_get(key, self.root)})"
                 continue
@@ -197,9 +201,17 @@ class _Shelf:
             notes=tuple(notes),
         )
 
-    def _part(self, name: str, part: str) -> Decoded | None:
+    def _parts(self, *names: str) -> list[tuple[Decoded | None, Decoded | None]]:
+        """Training and test pictures of each set."""
         size, channels = self.outline.size, self.outline.channels
-        return sources.load_part(name, part, size, channels, self.root, self.skip_broken, self.say)
+
+        def load(name: str, part: str) -> Decoded | None:
+            return sources.load_part(name, part, size, channels, self.root, self.skip_broken, self.say)
+
+        jobs = [partial(load, name, part) for name in names for part in ("train", "test")]
+        with own_limit():
+            parts = few_at_once(jobs, SIDE_BY_SIDE)
+        return list(zip(parts[::2], parts[1::2], strict=True))
 
     def _announce(self, names: Sequence[str]) -> None:
         """Memory, before it is taken."""

@@ -8,16 +8,17 @@ import pickle
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from queue import SimpleQueue
-from typing import cast
+from typing import TypeVar, cast
 
 import numpy as np
 
 from uqgan.data.decode import Broken, Look, Pixels, own_limit, pixels
 
+T = TypeVar("T")
 Worker = subprocess.Popen[bytes]
 Outcome = tuple[Pixels, dict[int, str]]
 """Pictures of a batch, and why some of them, by number, could not be read."""
@@ -50,6 +51,17 @@ def decode_batches(batches: Iterable[list[bytes]], look: Look, total: int) -> It
             if len(waiting) > 2 * count:  # few enough to stay small in memory
                 yield waiting.popleft().result()
         yield from (each.result() for each in waiting)
+
+
+def few_at_once(jobs: Sequence[Callable[[], T]], count: int) -> list[T]:
+    """What the jobs give, in their order, `count` threads side by side; after an error no further one is begun."""
+    with ThreadPoolExecutor(count) as threads:
+        futures = [threads.submit(job) for job in jobs]
+        try:
+            return [each.result() for each in futures]
+        except BaseException:
+            threads.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def processors() -> int:

@@ -69,9 +69,9 @@ class Predictor(nn.Module):
         for nets in self.members:
             C = cast(Networks, nets).classifier
             if not isinstance(C, OwnClassifier) or C.takes_channels_last:
-                prepare(C, config.precision)
+                prepare(C, config.arithmetic)
         if self.shield:
-            prepare(self.shield.autoencoder, config.precision, "encode", "decode_logits")
+            prepare(self.shield.autoencoder, config.arithmetic, "encode", "decode_logits")
         self._fast = compiled(self._logits, self.prior.device, config.compiles)
 
     @torch.no_grad()
