@@ -7,8 +7,10 @@ from torch.testing import assert_close
 
 from uqgan import acceleration
 from uqgan.acceleration import Aside, Compiled, accelerate, compiled, own_randomness, prepare
+from uqgan.config import parse
 from uqgan.data.dataset import equal_chunks
 from uqgan.losses import block_layout
+from uqgan.methods import METHODS
 from uqgan.models.autoencoders import make_autoencoder
 from uqgan.models.classifiers import make_classifier
 from uqgan.training import adam, minimize, set_lr
@@ -195,3 +197,26 @@ def test_what_cannot_be_compiled_runs_as_it_is_and_says_so_once(monkeypatch: pyt
     fast = Compiled(len, said.append)
     assert [fast(torch.zeros(3)), fast(torch.zeros(3))] == [3, 3]
     assert said == ["this runs without being compiled: no compiler (compile = never leaves it out)"]
+
+
+def test_lenet_is_in_bf16_only_if_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("uqgan.acceleration.has_bf16", lambda _: True)
+    assert not in_bf16("lenet", "small", "auto")
+    assert in_bf16("lenet", "small", "bf16")
+
+
+def test_resnets_are_in_bf16_where_the_hardware_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("uqgan.acceleration.has_bf16", lambda _: False)
+    assert not in_bf16("resnet", "resnet", "auto")
+    monkeypatch.setattr("uqgan.acceleration.has_bf16", lambda _: True)
+    assert in_bf16("resnet", "resnet", "auto")
+    assert not in_bf16("resnet", "resnet", "fp32")
+
+
+def in_bf16(classifier: str, autoencoder: str, precision: str) -> bool:
+    """Whether the logits of a prepared predictor are other than those of float32."""
+    config = parse({"classifier": classifier, "autoencoder": {"kind": autoencoder}, "precision": precision})
+    predictor, x = METHODS["uqgan"].assemble((1, 32, 32), 3, config), torch.rand(4, 1, 32, 32)
+    plain = predictor.members[0].classifier(x)
+    predictor.prepare(config)
+    return not torch.allclose(predictor.members[0].classifier(x), plain, rtol=1e-4, atol=1e-4)
