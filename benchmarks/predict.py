@@ -1,7 +1,7 @@
 """How fast a method reads pictures: the whole test side of a setting, known classes and OoD sets.
 
-    python benchmarks/predict.py [mnist cifar10 cifar100 tiny-imagenet] [--method uqgan-mc] [--limit N] [--eager]
-                                 [--json FILE]
+    python benchmarks/predict.py [mnist cifar10 cifar100 tiny-imagenet] [--method uqgan-mc] [--precision bf16]
+                                 [--limit N] [--eager] [--json FILE]
 
 Made-up pictures of each task's shape and number, which lie on the device; the paper's networks, untrained. --eager is
 the same without compilation and bf16. The first, compiling call is told apart as start-up.

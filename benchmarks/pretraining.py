@@ -1,6 +1,7 @@
 """How long one step of the autoencoder takes, and with it the 200 epochs before a run.
 
-    python benchmarks/pretraining.py [mnist cifar10] [--steps 300] [--compile auto] [--profile] [--json FILE]
+    python benchmarks/pretraining.py [mnist cifar10] [--steps 300] [--precision bf16] [--compile always]
+                                     [--profile] [--json FILE]
 
 Made-up pictures of each task's shape, batches of 256; the mean on a GPU, the median on a CPU. A validation of 64
 pictures comes after every 20 steps.

@@ -87,6 +87,12 @@ def test_other_settings_seeds_and_data_have_other_keys(task: Task) -> None:
     assert keys[0] == key_of(task, settings(), 0)
 
 
+def test_the_key_follows_the_precision_in_which_it_is_trained(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("uqgan.acceleration.has_bf16", lambda _: True)
+    auto, plain, lower = (settings().model_copy(update={"precision": name}) for name in ("auto", "fp32", "bf16"))
+    assert key_of(task, auto, 0) == key_of(task, plain, 0) != key_of(task, lower, 0)
+
+
 def test_each_seed_trains_its_own(cache: Path, task: Task) -> None:
     first, _ = trained(task, settings(), seed=0)
     second, told = trained(task, settings(), seed=1)

@@ -3,10 +3,7 @@
 import io
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,8 +12,7 @@ from PIL import Image
 
 from uqgan.data import workers
 from uqgan.data.decode import Look
-from uqgan.data.workers import Outcome, decode, decode_batches, few_at_once
-from uqgan.errors import UsageError
+from uqgan.data.workers import Outcome, decode, decode_batches, kept_workers
 
 LOOK = Look(size=8, channels=3)
 
@@ -97,7 +93,7 @@ def test_where_none_can_be_started_this_process_does_it(monkeypatch: pytest.Monk
 
 def test_few_pictures_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "PAYS_FROM", 100)
-    monkeypatch.setattr(workers, "idle_workers", None)
+    monkeypatch.setattr(workers.subprocess, "Popen", None)
     assert same(list(decode_batches(BATCHES, LOOK, total=28)))
 
 
@@ -121,25 +117,12 @@ def test_a_worker_whose_parent_is_gone_ends_by_itself() -> None:
     worker.stdout.close()  # type: ignore[union-attr]
 
 
-def test_jobs_side_by_side_give_what_they_give_in_their_order() -> None:
-    gate = threading.Barrier(2, timeout=10)  # each of the two waits until the other has begun
-
-    def job(k: int) -> int:
-        gate.wait()
-        return k
-
-    assert few_at_once([partial(job, k) for k in range(4)], 2) == [0, 1, 2, 3]
-
-
-def test_after_an_error_no_further_job_is_begun() -> None:
-    begun: list[int] = []
-
-    def job(k: int) -> None:
-        begun.append(k)
-        if k == 0:
-            raise UsageError("broken")
-        time.sleep(0.05)
-
-    with pytest.raises(UsageError, match="broken"):
-        few_at_once([partial(job, k) for k in range(50)], 2)
-    assert len(begun) < 10
+def test_sets_that_are_decoded_together_share_their_workers(started: list[subprocess.Popen[bytes]]) -> None:
+    with kept_workers():
+        assert same(list(decode_batches(BATCHES, LOOK, total=28)))
+        assert same(list(decode_batches(BATCHES, LOOK, total=1)))  # they are there, so they help
+        assert len(started) == 2
+        assert all(worker.poll() is None for worker in started)
+    assert all(worker.poll() is not None for worker in started)
+    assert same(list(decode_batches(BATCHES, LOOK, total=28)))
+    assert len(started) == 4

@@ -96,8 +96,8 @@ class Config(Settings):
 
     @property
     def arithmetic(self) -> Literal["auto", "bf16", "fp32"]:
-        """Of the networks: LeNet loses by bf16 what the shield gains (decision 0014)."""
-        return "fp32" if self.precision == "auto" and self.classifier == "lenet" else self.precision
+        """`precision`, where auto leaves all but ResNets in float32 (decision 0014)."""
+        return "fp32" if self.precision == "auto" and self.classifier != "resnet" else self.precision
 
     @property
     def compiles(self) -> bool:

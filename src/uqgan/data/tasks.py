@@ -5,7 +5,6 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,15 @@ from torch import Tensor
 from uqgan.data import digits, own, sources
 from uqgan.data.cache import Decoded, Say, silent
 from uqgan.data.dataset import Dataset
-from uqgan.data.decode import own_limit
 from uqgan.data.splits import Task, split_task
 from uqgan.data.toy import TOYS, sample_outliers
-from uqgan.data.workers import few_at_once
+from uqgan.data.workers import kept_workers
 from uqgan.errors import UsageError
 
 __all__ = ["TASKS", "Outline", "Task", "load_task", "parse_classes", "split_task"]
 
 LARGE = 2**30
 """Bytes of pictures from which on a task says beforehand what it will take."""
-SIDE_BY_SIDE = 4
-"""Sets that are decoded at the same time: one alone, if small, does not fill the processors."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +112,8 @@ def _known_task(
     known = parse_classes(ranges, outline.n_classes) if ranges else outline.known
     if family == "digits":
         return _digits_task(name, known, seed)
-    return _Shelf(outline, sources.data_root(root), skip_broken, say).task(name, family, known, seed)
+    with kept_workers():
+        return _Shelf(outline, sources.data_root(root), skip_broken, say).task(name, family, known, seed)
 
 
 def _title(family: str, known: Sequence[int]) -> str:
@@ -162,7 +159,7 @@ class _Shelf:
 
     def task(self, name: str, family: str, known: Sequence[int], seed: int) -> Task:
         self._announce([family, *self.outline.ood])
-        [(train, test)] = self._parts(family)
+        train, test = self._part(family, "train"), self._part(family, "test")
         if train is None or test is None:
             lacking = "training pictures" if train is None else "test pictures"
             how = sources.how_to_get(family, self.root)
@@ -176,7 +173,8 @@ class _Shelf:
         names = tuple(train.class_names[k] for k in known)
         counts = train.y.bincount()[list(known)].tolist()
         notes = [*self._notes(family, train), *_left_out(family, train, test), *own.warnings_of(names, counts)]
-        for key, (foreign_train, foreign) in zip(self.outline.ood, self._parts(*self.outline.ood), strict=True):
+        for key in self.outline.ood:
+            foreign_train, foreign = self._part(key, "train"), self._part(key, "test")
             if foreign is None:
                 missing[key] = f"not in {self.root} ({sources.how_to_get(key, self.root)})"
                 continue
@@ -201,17 +199,9 @@ class _Shelf:
             notes=tuple(notes),
         )
 
-    def _parts(self, *names: str) -> list[tuple[Decoded | None, Decoded | None]]:
-        """Training and test pictures of each set."""
+    def _part(self, name: str, part: str) -> Decoded | None:
         size, channels = self.outline.size, self.outline.channels
-
-        def load(name: str, part: str) -> Decoded | None:
-            return sources.load_part(name, part, size, channels, self.root, self.skip_broken, self.say)
-
-        jobs = [partial(load, name, part) for name in names for part in ("train", "test")]
-        with own_limit():
-            parts = few_at_once(jobs, SIDE_BY_SIDE)
-        return list(zip(parts[::2], parts[1::2], strict=True))
+        return sources.load_part(name, part, size, channels, self.root, self.skip_broken, self.say)
 
     def _announce(self, names: Sequence[str]) -> None:
         """Memory, before it is taken."""

@@ -8,17 +8,16 @@ import pickle
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext, suppress
 from queue import SimpleQueue
-from typing import TypeVar, cast
+from typing import cast
 
 import numpy as np
 
 from uqgan.data.decode import Broken, Look, Pixels, own_limit, pixels
 
-T = TypeVar("T")
 Worker = subprocess.Popen[bytes]
 Outcome = tuple[Pixels, dict[int, str]]
 """Pictures of a batch, and why some of them, by number, could not be read."""
@@ -40,28 +39,18 @@ def decode(batch: list[bytes], look: Look) -> Outcome:
 
 def decode_batches(batches: Iterable[list[bytes]], look: Look, total: int) -> Iterator[Outcome]:
     """Of each batch, in order; side by side where there are `total` pictures and processors enough for it."""
-    count = min(processors(), total // PAYS_FROM)
-    if count < 2:
-        yield from (decode(batch, look) for batch in batches)
-        return
-    with idle_workers(count) as idle, ThreadPoolExecutor(count) as threads:
-        waiting: deque[Future[Outcome]] = deque()
-        for batch in batches:
-            waiting.append(threads.submit(ask, idle, batch, look))
-            if len(waiting) > 2 * count:  # few enough to stay small in memory
-                yield waiting.popleft().result()
-        yield from (each.result() for each in waiting)
-
-
-def few_at_once(jobs: Sequence[Callable[[], T]], count: int) -> list[T]:
-    """What the jobs give, in their order, `count` threads side by side; after an error no further one is begun."""
-    with ThreadPoolExecutor(count) as threads:
-        futures = [threads.submit(job) for job in jobs]
-        try:
-            return [each.result() for each in futures]
-        except BaseException:
-            threads.shutdown(wait=False, cancel_futures=True)
-            raise
+    with nullcontext(_kept[-1]) if _kept else closing(Pool()) as pool:
+        count = pool.at_least(min(processors(), total // PAYS_FROM))
+        if count < 2:
+            yield from (decode(batch, look) for batch in batches)
+            return
+        with ThreadPoolExecutor(count) as threads:
+            waiting: deque[Future[Outcome]] = deque()
+            for batch in batches:
+                waiting.append(threads.submit(ask, pool.idle, batch, look))
+                if len(waiting) > 2 * count:  # few enough to stay small in memory
+                    yield waiting.popleft().result()
+            yield from (each.result() for each in waiting)
 
 
 def processors() -> int:
@@ -69,27 +58,45 @@ def processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-@contextmanager
-def idle_workers(count: int) -> Iterator["SimpleQueue[Worker | None]"]:
-    """As many as could be started; None stands for one that could not."""
-    idle: SimpleQueue[Worker | None] = SimpleQueue()
-    command = [sys.executable, "-m", __name__]
-    search = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    started = []
-    for _ in range(count):
-        try:
-            pipe = subprocess.PIPE
-            started.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, env=search, start_new_session=True))
-        except OSError:
-            idle.put(None)
-    for worker in started:
-        idle.put(worker)
-    try:
-        yield idle
-    finally:
-        for worker in started:
+class Pool:
+    """Workers, as many as could be started; in their queue None stands for one that could not."""
+
+    def __init__(self) -> None:
+        self.idle: SimpleQueue[Worker | None] = SimpleQueue()
+        self.started: list[Worker] = []
+        self.count = 0
+
+    def at_least(self, count: int) -> int:
+        """Start those that are still lacking, if two or more are wanted; gives how many there are."""
+        command, pipe = [sys.executable, "-m", __name__], subprocess.PIPE
+        search = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        while self.count < count and count > 1:
+            worker = None
+            with suppress(OSError):
+                worker = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=search, start_new_session=True)
+                self.started.append(worker)
+            self.idle.put(worker)
+            self.count += 1
+        return self.count
+
+    def close(self) -> None:
+        for worker in self.started:
             worker.kill()
             worker.communicate()
+
+
+_kept: list[Pool] = []
+
+
+@contextmanager
+def kept_workers() -> Iterator[None]:
+    """All that is decoded within shares its workers: to start them takes as long as to decode a small set."""
+    with closing(Pool()) as pool:
+        _kept.append(pool)
+        try:
+            yield
+        finally:
+            _kept.remove(pool)
 
 
 def ask(idle: "SimpleQueue[Worker | None]", batch: list[bytes], look: Look) -> Outcome:

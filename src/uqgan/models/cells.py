@@ -34,7 +34,7 @@ class CellMax(nn.Module):
     """The greatest of every 2 × 2 pixels, from `CellConv`'s to cells half as wide; of equal ones the first learns."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.device.type != "cpu":
+        if x.device.type != "cpu":  # there it melts into its neighbours when it is compiled
             return cast(Tensor, _Greatest.apply(*x.chunk(4, 1)))  # type: ignore[no-untyped-call]
         batch, channels, height, width = x.shape
         abreast = x.permute(0, 2, 3, 1).reshape(batch, height, 4 * width, channels // 4)
@@ -55,6 +55,7 @@ def on_cells(kernel: Tensor, cell: int) -> Tensor:
     before, after = wide * cell - size, cell - 1
     padded = F.pad(kernel, (before, after, before, after))
     places = padded.unfold(2, wide * cell, 1).unfold(3, wide * cell, 1).flip(2, 3)  # …, row, column, rows, columns seen
+    # (outputs, inputs, row // 2, row % 2, column // 2, column % 2, cells down, row, cells across, column)
     halves = places.reshape(outputs, inputs, *(cell // 2, 2) * 2, *(wide, cell) * 2)
     ordered = halves.permute(3, 5, 2, 4, 0, 7, 9, 1, 6, 8)
     return ordered.reshape(cell**2 * outputs, cell**2 * inputs, wide, wide)
@@ -79,5 +80,5 @@ class _Greatest(torch.autograd.Function):
 
 
 def _where_ahead(gradient: Tensor, lead: Tensor) -> Tensor:
-    """The gradient where the lead is positive. On a CPU `torch.where` takes much longer for the same."""
+    """The gradient where the lead is positive, in one kernel."""
     return cast(Tensor, torch.ops.aten.threshold_backward(gradient, lead, 0))
