@@ -14,6 +14,10 @@ SIDES = {32: 3, 64: 4}
 """Image sizes that the ResNets take, and how many blocks bring them to 4 × 4."""
 
 
+COINS = 2 * (torch.arange(256)[:, None] >> torch.arange(8) & 1)
+"""What the bits of a byte say, each a zero or a two."""
+
+
 class Dropout(nn.Module):
     """Element-wise dropout in training and in prediction alike: what makes MC-dropout draws differ."""
 
@@ -37,10 +41,11 @@ def draws(net: nn.Module) -> bool:
 
 
 def flipped_coins(x: Tensor) -> Tensor:
-    """Zeros and twos of x's shape, dtype and layout, each with probability one half: 32 from one random number."""
-    words = torch.randint(-(2**31), 2**31, (-(-x.numel() // 32), 1), dtype=torch.int32)
-    flips = words >> torch.arange(32, dtype=torch.int32) & 1
-    return (2 * flips).to(x.dtype).as_strided(x.shape, torch.empty_like(x).stride())
+    """Zeros and twos of x's shape, dtype and layout, each with probability one half: 64 from one random number."""
+    n = x.numel()
+    words = torch.empty(-(-n // 64), dtype=torch.int64).random_(-(2**63), None)
+    eights = COINS.to(x.dtype).index_select(0, words.view(torch.uint8).int())
+    return eights.flatten()[:n].as_strided(x.shape, torch.empty_like(x).stride())
 
 
 def compiled_coins(x: Images) -> Tensor:
