@@ -58,7 +58,7 @@ class Along(Log):
         self.predictor, self.task = predictor, task
         self.found: list[dict[str, Any]] = []
 
-    def write(self, row: dict[str, Any]) -> None:
+    def write(self, row: Mapping[str, Any]) -> None:
         super().write(row)
         if row["stage"] == "uqgan":
             self.found.append({key: row[key] for key in ("step", "accuracy")} | {"auroc": self.aurocs()})
