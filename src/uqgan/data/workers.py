@@ -117,13 +117,15 @@ def ask(idle: "SimpleQueue[Worker | None]", batch: list[bytes], look: Look) -> O
 def serve() -> None:
     """A worker's life: batches come in, pictures go out, until the parent is gone."""
     with own_limit():
-        while True:
-            try:
+        try:
+            while True:
                 batch, look = pickle.load(sys.stdin.buffer)
-            except EOFError:
-                return
-            pickle.dump(decode(batch, look), sys.stdout.buffer)
-            sys.stdout.buffer.flush()
+                pickle.dump(decode(batch, look), sys.stdout.buffer)
+                sys.stdout.buffer.flush()
+        except EOFError:
+            return
+        except BrokenPipeError:
+            os._exit(0)  # without a last attempt to write
 
 
 if __name__ == "__main__":
