@@ -29,6 +29,8 @@ from uqgan import metrics
 from uqgan.acceleration import Precision, choose_device, keep_freed_memory, prepare
 from uqgan.config import load_config
 from uqgan.data.tasks import Task, load_task
+from uqgan.errors import UsageError
+from uqgan.evaluation import predict_task, ranking, set_names
 from uqgan.log import Log
 from uqgan.methods import METHODS, Predictor
 from uqgan.methods.uqgan import fit_jointly
@@ -64,14 +66,8 @@ class Along(Log):
             self.found.append({key: row[key] for key in ("step", "accuracy")} | {"auroc": self.aurocs()})
 
     def aurocs(self) -> dict[str, float]:
-        sets = {"known": self.task.validation.x, **self.task.ood_validation}
-        scores = {name: self.predictor.predict(x, seed=0).epistemic.cpu() for name, x in sets.items()}
-        known = scores.pop("known")
-        scores["all"] = torch.cat(list(scores.values()))
-        return {
-            name: metrics.auroc(torch.cat([known, score]), torch.arange(len(known) + len(score)) >= len(known))
-            for name, score in scores.items()
-        }
+        outputs = predict_task(self.predictor, self.task, seed=0, validation=True)
+        return {name: metrics.auroc(*ranking(outputs, "epistemic", name)) for name in set_names(outputs)}
 
 
 def work(job: Job) -> dict[str, Any]:
@@ -138,12 +134,15 @@ def main() -> None:
         Job(chosen.task, chosen.method, seed, parts, chosen.every, chosen.device, tree(words))
         for parts, seed in product(chosen.parts, chosen.seeds)
     ]
-    with ProcessPoolExecutor(chosen.workers, get_context("spawn")) as pool:
-        runs = []
-        for run in pool.map(work, jobs):
-            runs.append(run)
-            if chosen.json:
-                append(chosen.json, [run])
+    runs = []
+    try:
+        with ProcessPoolExecutor(chosen.workers, get_context("spawn")) as pool:
+            for run in pool.map(work, jobs):
+                runs.append(run)
+                if chosen.json:
+                    append(chosen.json, [run])
+    except UsageError as error:
+        parser.error(str(error))
     for parts in chosen.parts:
         show(parts, [run for run in runs if run["parts"] == parts])
 

@@ -29,6 +29,7 @@ from uqgan.acceleration import choose_device
 from uqgan.config import Config, parse
 from uqgan.data.dataset import Dataset
 from uqgan.data.tasks import Task
+from uqgan.files import write_json
 from uqgan.log import Log
 from uqgan.methods import METHODS, uqgan
 from uqgan.runs import describe, versions
@@ -211,9 +212,7 @@ def count_flops(name: str, method: str) -> float:
 
 
 def append(file: Path, rows: list[dict[str, Any]]) -> None:
-    old = json.loads(file.read_text()) if file.exists() else []
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(old + rows, indent=2) + "\n")
+    write_json(file, (json.loads(file.read_text()) if file.exists() else []) + rows)
 
 
 def main() -> None:

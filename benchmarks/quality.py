@@ -24,6 +24,7 @@ import torch
 import uqgan
 from uqgan import metrics
 from uqgan.api import scores_record
+from uqgan.errors import UsageError
 from uqgan.evaluation import Outputs, evaluate, ranking
 from uqgan.files import write_json
 from uqgan.methods import METHODS
@@ -101,8 +102,11 @@ def main() -> None:
         for method in chosen.methods
         for seed in chosen.seeds
     ]
-    with ProcessPoolExecutor(chosen.workers, get_context("spawn")) as pool:
-        done = list(pool.map(work, jobs))
+    try:
+        with ProcessPoolExecutor(chosen.workers, get_context("spawn")) as pool:
+            done = list(pool.map(work, jobs))
+    except UsageError as error:
+        parser.error(str(error))
     for method in chosen.methods:
         show(method, [record["scores"] for job, record, _ in done if job.method == method])
     if {"uqgan", "one-vs-all"} <= set(chosen.methods):

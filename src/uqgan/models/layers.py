@@ -12,8 +12,6 @@ from uqgan.shapes import Codes, Images, Labels
 
 SIDES = {32: 3, 64: 4}
 """Image sizes that the ResNets take, and how many blocks bring them to 4 × 4."""
-
-
 COINS = 2 * (torch.arange(256)[:, None] >> torch.arange(8) & 1)
 """What the bits of a byte say, each a zero or a two."""
 
