@@ -27,6 +27,8 @@ LONG_RUN_SECONDS = 30.0
 """From here on a run says beforehand how long it will take."""
 SETTLED = 5
 """Steps after which their time says something: the first ones compile, and capture."""
+JUDGED_SECONDS = 10.0
+"""Of steps by which the time left is judged: another program may slow a few of them down tenfold."""
 
 
 class Stopped(RunFailed):
@@ -129,7 +131,7 @@ class Log:
                 now = time.monotonic()
                 if steps <= SETTLED:
                     settled = now
-                elif now - settled > 2.0:
+                elif now - settled > JUDGED_SECONDS:
                     told = True
                     each = (now - settled) / (steps - SETTLED)
                     self._announce(name, start, settled - start + each * (total - done - SETTLED))
