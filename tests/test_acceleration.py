@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from copy import deepcopy
 
 import pytest
@@ -200,18 +202,23 @@ def test_what_cannot_be_compiled_runs_as_it_is_and_says_so_once(monkeypatch: pyt
     assert said == ["this runs without being compiled: no compiler (compile = never leaves it out)"]
 
 
-def test_lenet_is_in_bf16_only_if_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("uqgan.acceleration.has_bf16", lambda _: True)
-    assert not in_bf16("lenet", "small", "auto")
-    assert in_bf16("lenet", "small", "bf16")
+def test_what_is_never_called_imports_no_compiler() -> None:
+    made = "import sys; from uqgan.acceleration import Compiled; Compiled(len, print)"
+    script = f"{made}; print('torch._dynamo' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout == "False\n"
 
 
-def test_resnets_are_in_bf16_where_the_hardware_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("classifier", "autoencoder"), [("lenet", "small"), ("resnet", "resnet")])
+def test_networks_are_in_bf16_where_the_hardware_has_it(
+    classifier: str, autoencoder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("uqgan.acceleration.has_bf16", lambda _: False)
-    assert not in_bf16("resnet", "resnet", "auto")
+    assert not in_bf16(classifier, autoencoder, "auto")
+    assert in_bf16(classifier, autoencoder, "bf16")
     monkeypatch.setattr("uqgan.acceleration.has_bf16", lambda _: True)
-    assert in_bf16("resnet", "resnet", "auto")
-    assert not in_bf16("resnet", "resnet", "fp32")
+    assert in_bf16(classifier, autoencoder, "auto")
+    assert not in_bf16(classifier, autoencoder, "fp32")
 
 
 def in_bf16(classifier: str, autoencoder: str, precision: str) -> bool:

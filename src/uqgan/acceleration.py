@@ -2,8 +2,8 @@
 
 A recipe stays as it is. Its networks are prepared in place, its objectives and its step are wrapped:
 
-- convolutional networks run channels-last, ResNets in bf16 where the hardware has it; what they give back is
-  float32, so losses, readings and the gradient penalty are;
+- convolutional networks run channels-last, in bf16 where the hardware has it; what they give back is float32, so
+  losses, readings and the gradient penalty are;
 - on CUDA an objective is compiled with the networks in it, forward and backward;
 - on CUDA the step runs a few times to warm up, is then captured as one graph, and replayed from there on.
   For that it must not look at the values of its tensors, and its optimisers keep all state on the device.
@@ -15,6 +15,8 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
+from threading import Thread
 from types import MethodType, TracebackType
 from typing import Generic, Literal, TypeVar
 
@@ -101,24 +103,25 @@ class Compiled(Generic[T]):
     """A function that is compiled for one set of shapes."""
 
     def __init__(self, function: Callable[..., T], say: Callable[[str], None]) -> None:
-        from torch._dynamo.exc import TorchDynamoException  # a heavy import, where it is needed
-        from torch._inductor.exc import InductorError
-
         self.function, self.say = function, say
-        self.failures = (TorchDynamoException, InductorError)
-        self.fast: Callable[..., T] | None = compile_often(function)
+        self.fast: Callable[..., T] | None = None
         self.shapes: list[torch.Size] = []
+        self.failed = False
 
     def __call__(self, *inputs: Tensor) -> T:
         shapes = [tensor.shape for tensor in inputs]
         if not self.shapes or shapes[0][0] > self.shapes[0][0]:
             self.shapes = shapes
-        if self.fast is None or shapes != self.shapes:
+        if self.failed or shapes != self.shapes:
             return self.function(*inputs)
+        from torch._dynamo.exc import TorchDynamoException  # heavy imports, where something is compiled
+        from torch._inductor.exc import InductorError
+
         try:
+            self.fast = self.fast or compile_often(self.function)
             return self.fast(*inputs)
-        except self.failures as error:
-            self.fast = None
+        except (TorchDynamoException, InductorError) as error:
+            self.failed = True
             self.say(f"this runs without being compiled: {_first_line(error)} (compile = never leaves it out)")
             return self.function(*inputs)
 
@@ -128,6 +131,11 @@ def compile_often(function: Callable[..., T]) -> Callable[..., T]:
     torch._dynamo.config.recompile_limit = 512
     warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # advice to give up float32, where it is meant
     return torch.compile(function, dynamic=False)
+
+
+def import_ahead() -> None:
+    """Begin to import what PyTorch's optimisers will want, which takes seconds, beside whatever comes next."""
+    Thread(target=import_module, args=("torch._dynamo",), daemon=True).start()
 
 
 def has_bf16(device: torch.device) -> bool:

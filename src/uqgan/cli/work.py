@@ -80,8 +80,9 @@ def train(
     max_minutes
         Stop after so long and keep the best classifier so far; --resume goes on.
     """
-    from uqgan import api
+    from uqgan import acceleration, api
 
+    acceleration.import_ahead()
     overrides = settings.model_dump(exclude_unset=True) if settings else None
     if not api.is_own(task):
         load_config(task, config, overrides)  # what is wrong there is said before the data are loaded

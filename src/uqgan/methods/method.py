@@ -11,13 +11,14 @@ from uqgan.config import Config
 from uqgan.data.dataset import CHUNK, equal_chunks
 from uqgan.data.tasks import Task
 from uqgan.log import Log
+from uqgan.models.autoencoders import CODERS
 from uqgan.models.classifiers import make_classifier
 from uqgan.models.gan import Shield
 from uqgan.models.own import OwnClassifier
 from uqgan.shapes import DrawnLogits, Images, Prior
 from uqgan.uncertainty import Prediction, Reading
 
-COMPILED_FROM = 100_000
+COMPILED_FROM = 10_000_000
 """Passes of a sample from which on it pays to compile the networks for them."""
 
 
@@ -69,9 +70,9 @@ class Predictor(nn.Module):
         for nets in self.members:
             C = cast(Networks, nets).classifier
             if not isinstance(C, OwnClassifier) or C.takes_channels_last:
-                prepare(C, config.arithmetic)
+                prepare(C, config.precision)
         if self.shield:
-            prepare(self.shield.autoencoder, config.arithmetic, "encode", "decode_logits")
+            prepare(self.shield.autoencoder, config.precision, *CODERS)
         self._fast = compiled(self._logits, self.prior.device, config.compiles)
 
     @torch.no_grad()
