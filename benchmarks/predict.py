@@ -60,7 +60,7 @@ def measure(
         "method": method,
         "mode": "eager" if eager else "accelerated",
         "device": describe(device),
-        "precision": used_precision(config.precision, device),
+        "precision": used_precision(config, device),
         "images": len(x),
         "passes": predictor.passes,
         "seconds": round(seconds, 3),

@@ -17,7 +17,6 @@ from uqgan.data.dataset import Dataset
 from uqgan.data.tasks import Task, load_task
 from uqgan.files import locked
 from uqgan.log import Log
-from uqgan.losses import reconstruction_loss
 from uqgan.models.autoencoders import Autoencoder, make_autoencoder
 from uqgan.pretraining import STAGE, key_of, pretrain
 
@@ -92,29 +91,6 @@ def test_the_key_follows_the_precision_in_which_it_is_trained(task: Task, monkey
     monkeypatch.setattr("uqgan.acceleration.has_bf16", lambda _: True)
     auto, plain, lower = (settings().model_copy(update={"precision": name}) for name in ("auto", "fp32", "bf16"))
     assert key_of(task, auto, 0) == key_of(task, plain, 0) != key_of(task, lower, 0)
-
-
-@pytest.mark.parametrize(("precision", "while_trained"), [("auto", False), ("bf16", True)])
-def test_a_small_one_is_trained_in_float32_and_used_in_bf16(
-    precision: str, while_trained: bool, cache: Path, task: Task, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lowered: list[bool] = []
-
-    def loss(logits: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        lowered.append(in_bf16(logits))
-        return reconstruction_loss(logits, x)
-
-    monkeypatch.setattr("uqgan.acceleration.has_bf16", lambda _: True)
-    monkeypatch.setattr("uqgan.pretraining.reconstruction_loss", loss)
-    A, _ = trained(task, settings().model_copy(update={"precision": precision}))
-    assert lowered
-    assert all(low == while_trained for low in lowered)
-    assert in_bf16(A(task.train.x[:8] / 255, task.train.y[:8]))
-
-
-def in_bf16(values: torch.Tensor) -> bool:
-    """Whether all of them are numbers that bf16 has."""
-    return torch.equal(values, values.bfloat16().float())
 
 
 def test_each_seed_trains_its_own(cache: Path, task: Task) -> None:

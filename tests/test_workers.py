@@ -3,6 +3,7 @@
 import io
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,8 @@ from PIL import Image
 
 from uqgan.data import workers
 from uqgan.data.decode import Look
-from uqgan.data.workers import Outcome, decode, decode_batches, kept_workers
+from uqgan.data.workers import Outcome, decode, decode_batches, kept_workers, two_at_a_time
+from uqgan.errors import UsageError
 
 LOOK = Look(size=8, channels=3)
 
@@ -126,3 +128,37 @@ def test_sets_that_are_decoded_together_share_their_workers(started: list[subpro
     assert all(worker.poll() is not None for worker in started)
     assert same(list(decode_batches(BATCHES, LOOK, total=28)))
     assert len(started) == 4
+
+
+def test_sets_are_loaded_two_at_a_time_and_given_in_order() -> None:
+    both = threading.Barrier(2, timeout=60)
+
+    def load(name: str, part: str) -> str:
+        both.wait()
+        return name + part
+
+    wanted = [("a", "1"), ("a", "2"), ("b", "1"), ("b", "2")]
+    assert list(two_at_a_time(load, wanted).items()) == [(each, "".join(each)) for each in wanted]
+
+
+def test_an_error_in_one_set_stops_the_others(started: list[subprocess.Popen[bytes]]) -> None:
+    loaded: list[str] = []
+
+    def load(name: str, part: str) -> list[Outcome]:
+        loaded.append(name)
+        if name == "broken":
+            assert begun.wait(timeout=60)
+            raise UsageError("broken")
+        return list(decode_batches(without_end(), LOOK, total=28))
+
+    def without_end() -> Iterator[list[bytes]]:
+        while True:
+            yield BATCHES[0]
+            begun.set()
+
+    begun = threading.Event()
+    with kept_workers(), pytest.raises(UsageError, match="broken"):
+        two_at_a_time(load, [("broken", ""), ("endless", ""), ("endless", "too"), ("never", "")])
+    assert "never" not in loaded
+    assert len(started) == 2
+    assert all(worker.poll() is not None for worker in started)

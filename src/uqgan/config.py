@@ -86,7 +86,7 @@ class Config(Settings):
     classifier: Literal["mlp", "lenet", "resnet", "own"] = "mlp"
     """Network: mlp (points), lenet (32 pixels), resnet (32 or 64 pixels), own (any that is handed in, in Python)."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """Of convolutional networks; auto is bf16 where the hardware has it, but fp32 to train a small autoencoder."""
+    """Of the convolutional networks; auto is bf16 for ResNets on hardware that has it. Losses are always fp32."""
     compile: Literal["auto", "always", "never"] = "auto"
     """On CUDA, make iterations faster after a minute or more of compiling; auto does so for ResNets, where it pays."""
     uqgan: UqganConfig = UqganConfig()
@@ -95,9 +95,9 @@ class Config(Settings):
     cross_entropy: SupervisedConfig = SupervisedConfig()
 
     @property
-    def pretraining_precision(self) -> Literal["auto", "bf16", "fp32"]:
-        """`precision`, where auto is float32 for a small autoencoder while it is trained (decision 0014)."""
-        return "fp32" if self.precision == "auto" and self.autoencoder.kind == "small" else self.precision
+    def arithmetic(self) -> Literal["auto", "bf16", "fp32"]:
+        """`precision`, where auto leaves all but ResNets in float32 (decision 0014)."""
+        return "fp32" if self.precision == "auto" and self.classifier != "resnet" else self.precision
 
     @property
     def compiles(self) -> bool:

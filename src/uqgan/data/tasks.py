@@ -14,9 +14,10 @@ from torch import Tensor
 from uqgan.data import digits, own, sources
 from uqgan.data.cache import Decoded, Say, silent
 from uqgan.data.dataset import Dataset
+from uqgan.data.decode import own_limit
 from uqgan.data.splits import Task, split_task
 from uqgan.data.toy import TOYS, sample_outliers
-from uqgan.data.workers import kept_workers
+from uqgan.data.workers import kept_workers, two_at_a_time
 from uqgan.errors import UsageError
 
 __all__ = ["TASKS", "Outline", "Task", "load_task", "parse_classes", "split_task"]
@@ -112,7 +113,7 @@ def _known_task(
     known = parse_classes(ranges, outline.n_classes) if ranges else outline.known
     if family == "digits":
         return _digits_task(name, known, seed)
-    with kept_workers():
+    with kept_workers(), own_limit():
         return _Shelf(outline, sources.data_root(root), skip_broken, say).task(name, family, known, seed)
 
 
@@ -158,12 +159,13 @@ class _Shelf:
     say: Say
 
     def task(self, name: str, family: str, known: Sequence[int], seed: int) -> Task:
-        self._announce([family, *self.outline.ood])
-        train, test = self._part(family, "train"), self._part(family, "test")
+        sets = [family, *self.outline.ood]
+        self._announce(sets)
+        parts = two_at_a_time(self._part, [(each, part) for each in sets for part in ("train", "test")])
+        train, test = parts[family, "train"], parts[family, "test"]
         if train is None or test is None:
-            lacking = "training pictures" if train is None else "test pictures"
-            how = sources.how_to_get(family, self.root)
-            raise UsageError(f"task = {name}: no {lacking} of {family} in {self.root} ({how})")
+            lacking, how = "training" if train is None else "test", sources.how_to_get(family, self.root)
+            raise UsageError(f"task = {name}: no {lacking} pictures of {family} in {self.root} ({how})")
         self._enough_classes(family, train, test, known)
         others = sorted(set(range(self.outline.n_classes)) - set(known))
         rest = f"{family}+{class_ranges(others)}"
@@ -174,7 +176,7 @@ class _Shelf:
         counts = train.y.bincount()[list(known)].tolist()
         notes = [*self._notes(family, train), *_left_out(family, train, test), *own.warnings_of(names, counts)]
         for key in self.outline.ood:
-            foreign_train, foreign = self._part(key, "train"), self._part(key, "test")
+            foreign_train, foreign = parts[key, "train"], parts[key, "test"]
             if foreign is None:
                 missing[key] = f"not in {self.root} ({sources.how_to_get(key, self.root)})"
                 continue

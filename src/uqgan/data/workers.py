@@ -8,16 +8,18 @@ import pickle
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext, suppress
 from queue import SimpleQueue
-from typing import cast
+from threading import Lock
+from typing import TypeVar, cast
 
 import numpy as np
 
 from uqgan.data.decode import Broken, Look, Pixels, own_limit, pixels
 
+T = TypeVar("T")
 Worker = subprocess.Popen[bytes]
 Outcome = tuple[Pixels, dict[int, str]]
 """Pictures of a batch, and why some of them, by number, could not be read."""
@@ -47,7 +49,7 @@ def decode_batches(batches: Iterable[list[bytes]], look: Look, total: int) -> It
         with ThreadPoolExecutor(count) as threads:
             waiting: deque[Future[Outcome]] = deque()
             for batch in batches:
-                waiting.append(threads.submit(ask, pool.idle, batch, look))
+                waiting.append(threads.submit(ask, pool, batch, look))
                 if len(waiting) > 2 * count:  # few enough to stay small in memory
                     yield waiting.popleft().result()
             yield from (each.result() for each in waiting)
@@ -64,24 +66,31 @@ class Pool:
     def __init__(self) -> None:
         self.idle: SimpleQueue[Worker | None] = SimpleQueue()
         self.started: list[Worker] = []
-        self.count = 0
+        self.count, self.lock, self.stopped = 0, Lock(), False
 
     def at_least(self, count: int) -> int:
         """Start those that are still lacking, if two or more are wanted; gives how many there are."""
         command, pipe = [sys.executable, "-m", __name__], subprocess.PIPE
         search = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-        while self.count < count and count > 1:
-            worker = None
-            with suppress(OSError):
-                worker = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=search, start_new_session=True)
-                self.started.append(worker)
-            self.idle.put(worker)
-            self.count += 1
-        return self.count
+        with self.lock:
+            while self.count < count and count > 1:
+                worker = None
+                with suppress(OSError):
+                    worker = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=search, start_new_session=True)
+                    self.started.append(worker)
+                self.idle.put(worker)
+                self.count += 1
+            return self.count
 
-    def close(self) -> None:
+    def stop(self) -> None:
+        """Whatever waits for a worker fails."""
+        self.stopped = True
         for worker in self.started:
             worker.kill()
+
+    def close(self) -> None:
+        self.stop()
+        for worker in self.started:
             worker.communicate()
 
 
@@ -99,9 +108,24 @@ def kept_workers() -> Iterator[None]:
             _kept.remove(pool)
 
 
-def ask(idle: "SimpleQueue[Worker | None]", batch: list[bytes], look: Look) -> Outcome:
+def two_at_a_time(load: Callable[[str, str], T], wanted: list[tuple[str, str]]) -> dict[tuple[str, str], T]:
+    """What `load` makes of each: while one set is read or written, the pictures of another are decoded."""
+    threads = ThreadPoolExecutor(2)
+    try:
+        loads = {each: threads.submit(load, *each) for each in wanted}
+        return {each: loaded.result() for each, loaded in loads.items()}
+    except BaseException:
+        threads.shutdown(wait=False, cancel_futures=True)
+        for pool in _kept:
+            pool.stop()  # so that what is under way ends, too
+        raise
+    finally:
+        threads.shutdown()
+
+
+def ask(pool: Pool, batch: list[bytes], look: Look) -> Outcome:
     """Have a batch decoded by the next worker that is free; by this process if that one is gone."""
-    worker = idle.get()
+    worker = pool.idle.get()
     try:
         if worker and worker.stdin and worker.stdout:
             pickle.dump((batch, look), worker.stdin)
@@ -110,7 +134,9 @@ def ask(idle: "SimpleQueue[Worker | None]", batch: list[bytes], look: Look) -> O
     except (OSError, EOFError, pickle.UnpicklingError):
         worker = None
     finally:
-        idle.put(worker)
+        pool.idle.put(worker)
+    if pool.stopped:
+        raise RuntimeError("decoding was stopped")
     return decode(batch, look)
 
 

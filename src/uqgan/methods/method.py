@@ -11,14 +11,13 @@ from uqgan.config import Config
 from uqgan.data.dataset import CHUNK, equal_chunks
 from uqgan.data.tasks import Task
 from uqgan.log import Log
-from uqgan.models.autoencoders import CODERS
 from uqgan.models.classifiers import make_classifier
 from uqgan.models.gan import Shield
 from uqgan.models.own import OwnClassifier
 from uqgan.shapes import DrawnLogits, Images, Prior
 from uqgan.uncertainty import Prediction, Reading
 
-COMPILED_FROM = 10_000_000
+COMPILED_FROM = 5_000_000
 """Passes of a sample from which on it pays to compile the networks for them."""
 
 
@@ -70,9 +69,9 @@ class Predictor(nn.Module):
         for nets in self.members:
             C = cast(Networks, nets).classifier
             if not isinstance(C, OwnClassifier) or C.takes_channels_last:
-                prepare(C, config.precision)
+                prepare(C, config.arithmetic)
         if self.shield:
-            prepare(self.shield.autoencoder, config.precision, *CODERS)
+            prepare(self.shield.autoencoder, config.arithmetic, "encode", "decode_logits")
         self._fast = compiled(self._logits, self.prior.device, config.compiles)
 
     @torch.no_grad()

@@ -18,9 +18,6 @@ from uqgan.models.layers import (
 )
 from uqgan.shapes import Codes, Images, Labels
 
-CODERS = ("encode", "decode_logits")
-"""The methods of an autoencoder that run its networks."""
-
 
 class Autoencoder(nn.Module):
     """A: images to codes and back, given the class."""
@@ -66,7 +63,7 @@ class SmallAutoencoder(Autoencoder):
         size = inner[0] * inner[1] * inner[2]
         self.dim, self.n_classes = dim, n_classes
         self.encoder = nn.Sequential(
-            Conv(channels + n_classes, 32, 3, stride=2, padding=1),
+            Conv(channels + n_classes, 32, stride=2),
             nn.ReLU(inplace=True),
             nn.Conv2d(32, 64, 3, stride=2, padding=1),
             nn.ReLU(inplace=True),
@@ -107,7 +104,7 @@ class ResNetAutoencoder(Autoencoder):
             *(UpBlock(a, b) for a, b in pairwise(widths)),
             nn.BatchNorm2d(widths[-1]),
             nn.ReLU(),
-            Conv(widths[-1], channels, 3, padding=1),
+            Conv(widths[-1], channels),
         )
         self.apply(init_resnet)
 
