@@ -7,7 +7,6 @@ from torch import nn
 from torch.testing import assert_close
 
 from uqgan.errors import UsageError
-from uqgan.models import layers
 from uqgan.models.autoencoders import AUTOENCODERS, make_autoencoder
 from uqgan.models.cells import CellConv, CellMax, _Greatest, as_cells
 from uqgan.models.classifiers import make_classifier
@@ -240,7 +239,7 @@ def test_pooling_and_doubling_in_one_convolution_change_no_value(inputs: int, ou
 def test_channels_in_eights_change_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
     conv, x = Conv(3, 5, stride=2), torch.randn(2, 3, 9, 9)
     expected = conv(x)
-    monkeypatch.setattr(layers, "likes_eights", lambda _: True)
+    monkeypatch.setattr(Conv, "in_eights", lambda *_: True)
     assert_close(conv(x), expected)
 
 
@@ -253,14 +252,9 @@ LIKE_TORCH = [
 
 @pytest.mark.parametrize("pair", LIKE_TORCH)
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize("eights", [False, True])
 def test_transposed_convolutions_are_those_of_torch(
-    pair: Callable[[], tuple[nn.Module, nn.Module]],
-    memory_format: torch.memory_format,
-    eights: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    pair: Callable[[], tuple[nn.Module, nn.Module]], memory_format: torch.memory_format
 ) -> None:
-    monkeypatch.setattr(layers, "likes_eights", lambda _: eights)
     ours, plain = (net.double() for net in pair())
     plain.load_state_dict(ours.state_dict())
     x = torch.randn(2, 8, 6, 5, dtype=torch.double).contiguous(memory_format=memory_format).requires_grad_()

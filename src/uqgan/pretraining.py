@@ -24,7 +24,7 @@ from uqgan.shapes import Images, Labels, Scalar
 from uqgan.training import Best, Parts, Stage, adam, memory_advice, minimize, set_lr
 
 STAGE = "autoencoder"
-VERSION = 3
+VERSION = 2
 """Raised when the same settings give other weights, so that older ones are trained anew."""
 
 

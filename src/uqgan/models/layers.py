@@ -90,27 +90,22 @@ class ImageNorm(nn.Module):
 
 
 class Conv(nn.Conv2d):
-    """A 3 × 3 convolution of any number of channels; a GPU sees them in eights."""
+    """A 3 × 3 convolution of any number of channels; a GPU sees them in eights, filled up with zeros, as it likes."""
 
     def __init__(self, inputs: int, outputs: int, stride: int = 1) -> None:
         super().__init__(inputs, outputs, 3, stride, padding=1)
 
+    def in_eights(self, x: Tensor) -> bool:
+        return x.is_cuda
+
     def forward(self, x: Tensor) -> Tensor:
-        if not likes_eights(x):
+        assert self.bias is not None
+        if not self.in_eights(x):
             return super().forward(x)
-        return in_eights(x, self.weight, self.bias, self.stride)
-
-
-def likes_eights(x: Tensor) -> bool:
-    return x.is_cuda
-
-
-def in_eights(x: Tensor, kernel: Tensor, bias: Tensor | None, stride: tuple[int, ...]) -> Tensor:
-    """A 3 × 3 convolution with a margin of 1, its channels filled up with zeros to multiples of eight."""
-    outputs, inputs = kernel.shape[:2]
-    kernel = F.pad(kernel, (0, 0, 0, 0, 0, -inputs % 8, 0, -outputs % 8))
-    bias = None if bias is None else F.pad(bias, (0, -outputs % 8))
-    return F.conv2d(F.pad(x, (0, 0, 0, 0, 0, -inputs % 8)), kernel, bias, stride, 1)[:, :outputs]
+        more_in, more_out = -self.in_channels % 8, -self.out_channels % 8
+        weight = F.pad(self.weight, (0, 0, 0, 0, 0, more_in, 0, more_out))
+        x = F.pad(x, (0, 0, 0, 0, 0, more_in))
+        return F.conv2d(x, weight, F.pad(self.bias, (0, more_out)), self.stride, 1)[:, : self.out_channels]
 
 
 class ConvPool(nn.Conv2d):
@@ -154,17 +149,12 @@ class TransposedConv(nn.ConvTranspose2d):
 
 
 class ToFewChannels(nn.ConvTranspose2d):
-    """A transposed 3 × 3 convolution in steps of one, to one channel or a few, which takes processors long.
-
-    It is a convolution with the kernel turned around; a GPU sees its channels in eights.
-    """
+    """A transposed 3 × 3 convolution in steps of one, to one channel or a few: CPUs are slow at those."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(inputs, outputs, 3, padding=1)
 
     def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
-        if likes_eights(x):
-            return in_eights(x, self.weight.flip(2, 3).transpose(0, 1), self.bias, (1, 1))
         if x.device.type != "cpu" or x.dtype == torch.bfloat16:
             return super().forward(x)
         return cast(Tensor, _ToFewChannels.apply(x, self.weight, self.bias))  # type: ignore[no-untyped-call]
