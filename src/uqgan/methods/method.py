@@ -17,7 +17,7 @@ from uqgan.models.own import OwnClassifier
 from uqgan.shapes import DrawnLogits, Images, Prior
 from uqgan.uncertainty import Prediction, Reading
 
-COMPILED_FROM = 5_000_000
+COMPILED_FROM = 7_000_000
 """Passes of a sample from which on it pays to compile the networks for them."""
 
 
