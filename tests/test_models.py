@@ -85,7 +85,11 @@ def test_generator_and_critic_have_the_papers_sizes(dim: int, n_classes: int, ge
     assert size(Critic(dim, n_classes)) == critic
 
 
-def test_the_image_norm_has_the_values_of_layer_norm_in_any_memory_format() -> None:
+@pytest.mark.parametrize("compiling", [False, True])
+def test_the_image_norm_has_the_values_of_layer_norm_in_any_memory_format(
+    compiling: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)
     ours, theirs = ImageNorm(6, 8), nn.LayerNorm([6, 8, 8])
     nn.init.normal_(ours.weight)
     nn.init.normal_(ours.bias)
