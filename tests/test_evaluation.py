@@ -1,11 +1,16 @@
+import subprocess
+import sys
 from dataclasses import replace
+from typing import Any
 
+import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from uqgan import metrics
+from uqgan import evaluation, metrics
 from uqgan.evaluation import Outputs, evaluate, ranking, set_names
 from uqgan.uncertainty import Prediction
+from uqgan.workers import Pool
 
 
 def prediction(n: int, shift: float) -> Prediction:
@@ -46,6 +51,29 @@ def test_intervals_of_both_scores_are_those_of_their_metrics() -> None:
         assert intervals["sets"][name] == {metric: [each.low, each.high] for metric, each in expected.items()}
         auroc = metrics.auroc_interval(*ranking(found, "foreignness", name), 20)
         assert intervals["foreignness"][name] == {"auroc": [auroc.low, auroc.high]}
+
+
+def test_intervals_do_not_depend_on_who_computes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = outputs()
+    here = evaluate(found, 50)
+    asked: list[object] = []
+
+    def ask(pool: Pool, function: Any, *inputs: Any) -> Any:
+        asked.append(inputs[-1])
+        return plain(pool, function, *inputs)
+
+    plain = Pool.ask
+    monkeypatch.setattr(Pool, "ask", ask)
+    monkeypatch.setattr(evaluation, "PAYS_FROM", 1)
+    monkeypatch.setattr(evaluation, "processors", lambda: 3)
+    assert evaluate(found, 50) == here
+    assert sorted(asked) == sorted([(k, 3) for k in range(3)] * len(set_names(found)))
+
+
+def test_a_worker_that_resamples_imports_no_pytorch() -> None:
+    script = "import sys, uqgan.ranking, uqgan.workers; print('torch' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout == "False\n"
 
 
 def test_success_and_failure_need_both() -> None:

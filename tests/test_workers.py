@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from uqgan.data import workers
-from uqgan.data.decode import Look
-from uqgan.data.workers import Outcome, decode, decode_batches, kept_workers, two_at_a_time
+from uqgan import workers
+from uqgan.data import decode as decoding
+from uqgan.data.decode import Look, Outcome, decode, decode_batches
 from uqgan.errors import UsageError
+from uqgan.workers import kept_workers, two_at_a_time
 
 LOOK = Look(size=8, channels=3)
 
@@ -32,8 +33,8 @@ BATCHES[2][1] = b"no picture"
 
 @pytest.fixture(autouse=True)
 def _several_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "PAYS_FROM", 1)
-    monkeypatch.setattr(workers, "processors", lambda: 2)
+    monkeypatch.setattr(decoding, "PAYS_FROM", 1)
+    monkeypatch.setattr(decoding, "processors", lambda: 2)
 
 
 def same(found: list[Outcome]) -> bool:
@@ -53,11 +54,11 @@ def test_all_batches_come_back_in_order_with_what_could_not_be_read() -> None:
 
 
 def test_work_goes_to_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(*_: object) -> Outcome:
+    def never(*_: object) -> None:
         raise AssertionError("decoded here")
 
     expected = [decode(batch, LOOK) for batch in BATCHES]
-    monkeypatch.setattr(workers, "decode", never)
+    monkeypatch.setattr(decoding, "pixels", never)
     found = list(decode_batches(BATCHES, LOOK, total=28))
     assert [broken for _, broken in found] == [broken for _, broken in expected]
 
@@ -94,7 +95,7 @@ def test_where_none_can_be_started_this_process_does_it(monkeypatch: pytest.Monk
 
 
 def test_few_pictures_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "PAYS_FROM", 100)
+    monkeypatch.setattr(decoding, "PAYS_FROM", 100)
     monkeypatch.setattr(workers.subprocess, "Popen", None)
     assert same(list(decode_batches(BATCHES, LOOK, total=28)))
 
@@ -111,7 +112,7 @@ def test_no_process_outlives_an_error_in_the_middle(started: list[subprocess.Pop
 
 
 def test_a_worker_whose_parent_is_gone_ends_by_itself() -> None:
-    command = [sys.executable, "-m", "uqgan.data.workers"]
+    command = [sys.executable, "-m", "uqgan.workers"]
     worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert worker.stdin
     worker.stdin.close()

@@ -1,7 +1,9 @@
 """A trained method on a task: the paper's columns, for each OoD set and for all of them together."""
 
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +12,12 @@ from torch import Tensor
 from uqgan import metrics
 from uqgan.data.tasks import Task
 from uqgan.methods import Predictor
+from uqgan.ranking import Resampling
 from uqgan.uncertainty import Prediction
+from uqgan.workers import Pool, processors, some_workers
+
+PAYS_FROM = 20_000_000
+"""Resampled samples for each process, at least: to start one takes half a second, which is as many."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,10 @@ def scores(outputs: Outputs) -> dict[str, Any]:
 def intervals(outputs: Outputs, resamples: int) -> dict[str, Any]:
     """95 % intervals of these scores, as [low, high]; of foreignness for its AUROC only."""
     wrong, confidence = ~outputs.right, outputs.test.probs.amax(1)
-    found = {name: _ood_intervals(outputs, name, resamples) for name in set_names(outputs)}
+    names = set_names(outputs)
+    work = resamples * sum(len(ranking(outputs, "epistemic", name)[0]) for name in names)
+    with some_workers(min(processors(), work // PAYS_FROM)) as pool:
+        found = {name: _ood_intervals(outputs, name, resamples, pool) for name in names}
     return {
         "accuracy": _ends(metrics.mean_interval(outputs.right.double(), resamples)),
         "auroc_sf": _ends(metrics.auroc_interval(outputs.test.aleatoric, wrong, resamples)) if _both(wrong) else None,
@@ -97,12 +107,27 @@ def ranking(outputs: Outputs, column: str, name: str) -> tuple[Tensor, Tensor]:
     return score, torch.arange(len(score)) >= len(known)
 
 
-def _ood_intervals(outputs: Outputs, name: str, resamples: int) -> tuple[dict[str, list[float]], list[float]]:
+def _ood_intervals(
+    outputs: Outputs, name: str, resamples: int, pool: Pool
+) -> tuple[dict[str, list[float]], list[float]]:
     """All of epistemic, and the AUROC of foreignness, on the same resamples."""
     (epistemic, is_ood), (foreignness, _) = (ranking(outputs, each, name) for each in ("epistemic", "foreignness"))
-    found = metrics.ood_intervals(epistemic, is_ood, resamples, beside=foreignness)
+    shared = partial(_shared_out, pool)
+    found = metrics.ood_intervals(epistemic, is_ood, resamples, beside=foreignness, replicates=shared)
     ends = {metric: _ends(interval) for metric, interval in found.items()}
     return ends, ends.pop("auroc_beside")
+
+
+def _shared_out(pool: Pool, resampling: Resampling, resamples: int, seed: int) -> list[dict[str, float]]:
+    """A share of the resamples for each worker, all from the same draws; here if there is none."""
+    if not pool.count:
+        return resampling.replicates(resamples, seed)
+    with ThreadPoolExecutor(pool.count) as threads:
+        shares = [
+            threads.submit(pool.ask, Resampling.replicates, resampling, resamples, seed, (number, pool.count))
+            for number in range(pool.count)
+        ]
+        return [found for share in shares for found in share.result()]
 
 
 def _both(flags: Tensor) -> bool:

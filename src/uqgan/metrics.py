@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from uqgan.ranking import Bools, Counts, Curve, Floats, Indices, pair, rank
+from uqgan.ranking import Bools, Counts, Curve, Floats, Indices, Resampling, counted, draws, pair, rank
 
 LEVEL = 0.95  # of every interval
 
@@ -109,7 +109,7 @@ def bootstrap_interval(
 
     `statistic` gets one array of indices a stratum: every sample once, then draws with replacement.
     """
-    replicates = [statistic(*draw) for draw in _draws(sizes, resamples, seed)]
+    replicates = [statistic(*draw) for draw in draws(sizes, _checked(resamples), seed)]
     return _interval(statistic(*(np.arange(size) for size in sizes)), replicates)
 
 
@@ -127,21 +127,25 @@ def auroc_interval(score: Tensor, positive: Tensor, resamples: int = 1000, seed:
 
 
 def ood_intervals(
-    score: Tensor, is_ood: Tensor, resamples: int = 1000, seed: int = 0, beside: Tensor | None = None
+    score: Tensor,
+    is_ood: Tensor,
+    resamples: int = 1000,
+    seed: int = 0,
+    beside: Tensor | None = None,
+    replicates: Callable[[Resampling, int, int], list[dict[str, float]]] = Resampling.replicates,
 ) -> dict[str, Interval]:
     """Of `ood_scores`, all from the same resamples; in- and out-of-distribution are resampled apart.
 
     `beside` is a second score of the same samples: its AUROC comes as `auroc_beside`, without draws of its own.
+    `replicates` may share the resamples out.
     """
+    _checked(resamples)
     values, mask = _classes(score, is_ood, flag="is_ood")
-    ranking = rank(values, mask)
     duels = None if beside is None else pair(*_classes(beside, is_ood, "beside", "is_ood"))
-
-    def measure(drawn: tuple[Counts, Counts]) -> dict[str, float]:
-        return ranking.ood_scores(*drawn) | ({"auroc_beside": duels.auroc(*drawn)} if duels else {})
-
-    replicates = [measure(drawn) for drawn in _counts(mask, resamples, seed)]
-    return {name: _interval(value, [r[name] for r in replicates]) for name, value in measure(_once(mask)).items()}
+    resampling = Resampling(rank(values, mask), duels, _sizes(mask))
+    found = replicates(resampling, resamples, seed)
+    estimates = resampling.measure(*_once(mask))
+    return {name: _interval(value, [each[name] for each in found]) for name, value in estimates.items()}
 
 
 def calibration_interval(
@@ -167,30 +171,30 @@ def paired_bootstrap(first: Tensor, second: Tensor, is_ood: Tensor, resamples: i
     values, mask = _classes(first, is_ood, "first", "is_ood")
     a, b = pair(values, mask), pair(*_classes(second, is_ood, "second", "is_ood"))
 
-    def difference(drawn: tuple[Counts, Counts]) -> float:
+    def difference(*drawn: Counts) -> float:
         return a.auroc(*drawn) - b.auroc(*drawn)
 
-    replicates = [difference(drawn) for drawn in _counts(mask, resamples, seed)]
+    replicates = [difference(*drawn) for drawn in _counts(mask, resamples, seed)]
     tail = min(np.less_equal(replicates, 0).sum(), np.greater_equal(replicates, 0).sum())
     p_value = float(min(1.0, 2 * (tail + 1) / (resamples + 1)))
-    return Comparison(_interval(difference(_once(mask)), replicates), p_value)
+    return Comparison(_interval(difference(*_once(mask)), replicates), p_value)
 
 
-def _draws(sizes: Sequence[int], resamples: int, seed: int) -> Iterator[tuple[Indices, ...]]:
-    """One resample at a time: its counts fit the processor's cache, and memory does not grow."""
+def _checked(resamples: int) -> int:
     if resamples < 1:
         raise ValueError(f"resamples = {resamples}: must be at least 1 (1000 is usual)")
-    generator = np.random.default_rng(seed)
-    for _ in range(resamples):
-        yield tuple(generator.integers(0, size, size, dtype=np.intp) for size in sizes)
+    return resamples
 
 
-def _counts(positive: Bools, resamples: int, seed: int) -> Iterator[tuple[Counts, Counts]]:
+def _counts(positive: Bools, resamples: int, seed: int) -> Iterator[tuple[Counts, ...]]:
     """How often each positive and each negative is drawn: the classes are resampled apart, so their numbers stay."""
-    sizes = int(positive.sum()), int((~positive).sum())
-    for draw in _draws(sizes, resamples, seed):
-        hits, misses = (np.bincount(indices, minlength=size) for indices, size in zip(draw, sizes, strict=True))
-        yield hits, misses
+    sizes = _sizes(positive)
+    return (counted(draw, sizes) for draw in draws(sizes, _checked(resamples), seed))
+
+
+def _sizes(positive: Bools) -> tuple[int, int]:
+    """Positives and negatives."""
+    return int(positive.sum()), int((~positive).sum())
 
 
 def _once(positive: Bools) -> tuple[Counts, Counts]:

@@ -1,16 +1,16 @@
 """Ranking metrics of samples, and of any resample of them, from one sort and running sums.
 
 Larger score = more positive; ties taken together. A resample is given by how often each sample of either class was
-drawn, in the order in which the samples came.
+drawn, in the order in which the samples came. NumPy alone, so that a worker has little to import.
 """
 
 from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
@@ -125,6 +125,38 @@ class Duels:
         return float(_dot(positive, twice[self.level]) / (2 * len(positive) * len(negative)))
 
 
+@dataclass(frozen=True)
+class Resampling:
+    """The OoD columns of one score, and the AUROC of another beside it, over resamples."""
+
+    ranking: Ranking
+    beside: Duels | None
+    sizes: tuple[int, int]
+    """Positives and negatives."""
+
+    def measure(self, positive: Counts, negative: Counts) -> dict[str, float]:
+        beside = {"auroc_beside": self.beside.auroc(positive, negative)} if self.beside else {}
+        return self.ranking.ood_scores(positive, negative) | beside
+
+    def replicates(self, resamples: int, seed: int, share: tuple[int, int] = (0, 1)) -> list[dict[str, float]]:
+        """Of every resample; or of a share of them: each nth, from number k on, for (k, n)."""
+        number, shares = share
+        drawn = draws(self.sizes, resamples, seed)
+        return [self.measure(*counted(draw, self.sizes)) for k, draw in enumerate(drawn) if k % shares == number]
+
+
+def draws(sizes: Sequence[int], resamples: int, seed: int) -> Iterator[tuple[Indices, ...]]:
+    """Samples of each size with replacement, one resample at a time: it fits the processor's cache."""
+    generator = np.random.default_rng(seed)
+    for _ in range(resamples):
+        yield tuple(generator.integers(0, size, size, dtype=np.intp) for size in sizes)
+
+
+def counted(draw: Sequence[Indices], sizes: Sequence[int]) -> tuple[Counts, ...]:
+    """How often each sample was drawn."""
+    return tuple(np.bincount(indices, minlength=size) for indices, size in zip(draw, sizes, strict=True))
+
+
 def rank(score: Floats, positive: Bools) -> Ranking:
     """Sort once. Both classes must be present."""
     order = np.argsort(-score)
@@ -160,8 +192,7 @@ def pair(score: Floats, positive: Bools) -> Duels:
 def _running(counts: Counts) -> Floats:
     """0, then the running sum."""
     sums = np.empty(len(counts) + 1)
-    # PyTorch keeps the sum in a register: four times as fast as NumPy.
-    sums[0], sums[1:] = 0, torch.from_numpy(counts).cumsum(0).numpy()
+    sums[0], sums[1:] = 0, counts.cumsum()
     return sums
 
 

@@ -1,7 +1,9 @@
-"""One picture file → uint8 pixels as a network sees them. Whatever is wrong with a file ends in one `Broken`."""
+"""Picture files → uint8 pixels as a network sees them. Whatever is wrong with a file ends in one `Broken`."""
 
 import io
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -9,10 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from uqgan.workers import processors, some_workers
+
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 Pixels = npt.NDArray[np.uint8]
+Outcome = tuple[Pixels, dict[int, str]]
+"""Pictures of a batch, and why some of them, by number, could not be read."""
+PAYS_FROM = 4000
+"""Pictures for each process, at least: to start one takes as long as to decode some thousand."""
 GREY = ("1", "L", "LA", "I", "I;16", "I;16B")
 """Modes of pictures without colour."""
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
@@ -36,6 +44,34 @@ class Look:
     """Stored with rows and columns exchanged, as EMNIST is."""
     inverted: bool = False
     """Stored black on white, as Omniglot is, and wanted white on black."""
+
+
+def decode_batches(batches: Iterable[list[bytes]], look: Look, total: int) -> Iterator[Outcome]:
+    """Of each batch, in order; side by side where there are `total` pictures and processors enough for it."""
+    with some_workers(min(processors(), total // PAYS_FROM)) as pool:
+        if not pool.count:
+            yield from (decode(batch, look) for batch in batches)
+            return
+        with ThreadPoolExecutor(pool.count) as threads:
+            waiting: deque[Future[Outcome]] = deque()
+            for batch in batches:
+                waiting.append(threads.submit(pool.ask, decode, batch, look))
+                if len(waiting) > 2 * pool.count:  # few enough to stay small in memory
+                    yield waiting.popleft().result()
+            yield from (each.result() for each in waiting)
+
+
+def decode(batch: list[bytes], look: Look) -> Outcome:
+    """One after the other, here."""
+    x = np.empty((len(batch), look.channels, look.size, look.size), np.uint8)
+    broken = {}
+    with own_limit():
+        for row, data in enumerate(batch):
+            try:
+                x[row] = pixels(data, look)
+            except Broken as error:
+                broken[row] = str(error)
+    return x, broken
 
 
 def pixels(data: bytes, look: Look) -> Pixels:

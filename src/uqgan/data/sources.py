@@ -17,8 +17,7 @@ import numpy as np
 import torch
 
 from uqgan.data.cache import Decoded, Say, cached, content_of, silent
-from uqgan.data.decode import Broken, Look, pixels
-from uqgan.data.workers import decode_batches
+from uqgan.data.decode import Broken, Look, decode_batches, pixels
 from uqgan.errors import UsageError
 from uqgan.files import cache_folder
 

@@ -17,8 +17,8 @@ from uqgan.data.dataset import Dataset
 from uqgan.data.decode import own_limit
 from uqgan.data.splits import Task, split_task
 from uqgan.data.toy import TOYS, sample_outliers
-from uqgan.data.workers import kept_workers, two_at_a_time
 from uqgan.errors import UsageError
+from uqgan.workers import kept_workers, two_at_a_time
 
 __all__ = ["TASKS", "Outline", "Task", "load_task", "parse_classes", "split_task"]
 
