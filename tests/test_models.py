@@ -102,6 +102,17 @@ def test_the_image_norm_has_the_values_of_layer_norm_in_any_memory_format(
     assert ours.weight.is_contiguous(memory_format=torch.channels_last)
 
 
+def test_an_image_norm_that_only_predicts_comes_close_in_bf16() -> None:
+    norm = ImageNorm(6, 8)
+    nn.init.normal_(norm.weight)
+    x = 3 + 2 * torch.randn(4, 6, 8, 8)
+    expected = norm(x)
+    with torch.no_grad():
+        found = norm(x.bfloat16())
+    assert found.dtype == torch.bfloat16
+    assert_close(found.float(), expected, rtol=0.02, atol=0.05)
+
+
 def test_dropout_stays_on_in_evaluation_and_none_is_deterministic() -> None:
     x = torch.rand(3, *MNIST)
     for p, changes in ((0.5, True), (0.0, False)):
