@@ -13,9 +13,11 @@ from uqgan.config import parse
 from uqgan.data.dataset import equal_chunks
 from uqgan.losses import block_layout
 from uqgan.methods import METHODS
+from uqgan.methods.method import COMPILED_FROM
 from uqgan.models.autoencoders import make_autoencoder
 from uqgan.models.classifiers import make_classifier
 from uqgan.training import adam, set_lr
+from uqgan.uncertainty import Prediction
 
 CPU = torch.device("cpu")
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -207,6 +209,32 @@ def test_what_is_never_called_imports_no_compiler() -> None:
     script = f"{made}; print('torch._dynamo' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert run.stdout == "False\n"
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.3, 0.8])
+def test_what_is_compiled_at_once_waits_for_what_is_imported_ahead(seconds: float) -> None:
+    lines = [
+        "import time, torch",
+        "from uqgan import acceleration",
+        "acceleration.import_ahead()",
+        f"time.sleep({seconds})",
+        "torch.compile = lambda function, **_: function",
+        "print(acceleration.Compiled(len, print)(torch.zeros(3)))",
+    ]
+    run = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=False)
+    assert (run.stdout, run.stderr) == ("3\n", "")
+
+
+@pytest.mark.parametrize(("passes", "is_compiled"), [(COMPILED_FROM // 4 - 1, False), (COMPILED_FROM // 4, True)])
+def test_prediction_is_compiled_only_where_it_pays(passes: int, is_compiled: bool) -> None:
+    predictor = METHODS["uqgan"].assemble((2,), 2, parse({}))
+    called: list[str] = []
+    predictor.passes, predictor.reading = passes, lambda logits, prior: predictor_says
+    predictor_says = Prediction(*(torch.zeros(4, 2), *(torch.zeros(4) for _ in range(3))))
+    predictor._logits = lambda x: called.append("plain")  # type: ignore[method-assign, return-value, assignment]
+    predictor._fast = lambda x: called.append("compiled")  # type: ignore[assignment, return-value]
+    predictor.predict(torch.zeros(4, 2))
+    assert set(called) == {"compiled" if is_compiled else "plain"}
 
 
 def test_lenet_is_in_bf16_only_if_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

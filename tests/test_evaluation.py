@@ -9,6 +9,7 @@ from sklearn.metrics import roc_auc_score
 
 from uqgan import evaluation, metrics
 from uqgan.evaluation import Outputs, evaluate, ranking, set_names
+from uqgan.ranking import Resampling
 from uqgan.uncertainty import Prediction
 from uqgan.workers import Pool
 
@@ -70,8 +71,23 @@ def test_intervals_do_not_depend_on_who_computes_them(monkeypatch: pytest.Monkey
     assert sorted(asked) == sorted([(k, 3) for k in range(3)] * len(set_names(found)))
 
 
+def test_intervals_are_the_same_if_a_worker_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = outputs()
+    here = evaluate(found, 50)
+
+    def ask(pool: Pool, function: Any, *inputs: Any) -> Any:
+        pool.started[0].kill()
+        return plain(pool, function, *inputs)
+
+    plain = Pool.ask
+    monkeypatch.setattr(Pool, "ask", ask)
+    monkeypatch.setattr(evaluation, "PAYS_FROM", 1)
+    monkeypatch.setattr(evaluation, "processors", lambda: 2)
+    assert evaluate(found, 50) == here
+
+
 def test_a_worker_that_resamples_imports_no_pytorch() -> None:
-    script = "import sys, uqgan.ranking, uqgan.workers; print('torch' in sys.modules)"
+    script = f"import sys, {Resampling.__module__}, {Pool.__module__}; print('torch' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert run.stdout == "False\n"
 

@@ -1,4 +1,4 @@
-"""Pictures decoded by several processes are those decoded by one, whatever happens to the processes."""
+"""What several processes make is what one makes, whatever happens to them: pictures, and sets loaded together."""
 
 import io
 import subprocess
@@ -15,7 +15,7 @@ from uqgan import workers
 from uqgan.data import decode as decoding
 from uqgan.data.decode import Look, Outcome, decode, decode_batches
 from uqgan.errors import UsageError
-from uqgan.workers import kept_workers, two_at_a_time
+from uqgan.workers import Pool, kept_workers, two_at_a_time
 
 LOOK = Look(size=8, channels=3)
 
@@ -139,27 +139,57 @@ def test_sets_are_loaded_two_at_a_time_and_given_in_order() -> None:
         return name + part
 
     wanted = [("a", "1"), ("a", "2"), ("b", "1"), ("b", "2")]
-    assert list(two_at_a_time(load, wanted).items()) == [(each, "".join(each)) for each in wanted]
+    assert list(two_at_a_time(load, wanted, Pool()).items()) == [(each, "".join(each)) for each in wanted]
 
 
 def test_an_error_in_one_set_stops_the_others(started: list[subprocess.Popen[bytes]]) -> None:
     loaded: list[str] = []
+    begun, ended = threading.Event(), threading.Event()
 
     def load(name: str, part: str) -> list[Outcome]:
         loaded.append(name)
         if name == "broken":
             assert begun.wait(timeout=60)
             raise UsageError("broken")
-        return list(decode_batches(without_end(), LOOK, total=28))
+        try:
+            return list(decode_batches(for_long(), LOOK, total=28))
+        finally:
+            ended.set()
 
-    def without_end() -> Iterator[list[bytes]]:
-        while True:
+    def for_long() -> Iterator[list[bytes]]:
+        for _ in range(20_000):
             yield BATCHES[0]
             begun.set()
 
-    begun = threading.Event()
-    with kept_workers(), pytest.raises(UsageError, match="broken"):
-        two_at_a_time(load, [("broken", ""), ("endless", ""), ("endless", "too"), ("never", "")])
+    with kept_workers() as pool, pytest.raises(UsageError, match="broken"):
+        two_at_a_time(load, [("long", ""), ("broken", ""), ("never", "")], pool)
+    assert ended.wait(timeout=2)
     assert "never" not in loaded
-    assert len(started) == 2
     assert all(worker.poll() is not None for worker in started)
+
+
+def test_what_does_not_ask_for_workers_is_not_waited_for() -> None:
+    waits = threading.Event()
+
+    def load(name: str, part: str) -> None:
+        if name == "broken":
+            raise UsageError("broken")
+        waits.wait()
+
+    with kept_workers() as pool, pytest.raises(UsageError, match="broken"):
+        two_at_a_time(load, [("waits", ""), ("broken", "")], pool)
+    waits.set()
+
+
+def test_a_pool_that_was_stopped_starts_no_more_and_one_that_was_closed_lets_this_process_work() -> None:
+    stopped, closed = Pool(), Pool()
+    for pool in (stopped, closed):
+        pool.at_least(2)
+    stopped.stop()
+    stopped.at_least(4)
+    assert len(stopped.started) == 2
+    with pytest.raises(RuntimeError, match="stopped"):
+        stopped.ask(len, "abc")
+    closed.close()
+    assert closed.ask(len, "abc") == 3
+    stopped.close()

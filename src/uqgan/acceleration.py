@@ -29,6 +29,7 @@ T = TypeVar("T")
 Precision = Literal["auto", "bf16", "fp32"]
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Options of glibc's mallopt."""
+COMPILER = "torch._dynamo"
 WARM_UP = 3
 """Steps before the capture; they train like all others."""
 
@@ -114,7 +115,8 @@ class Compiled(Generic[T]):
             self.shapes = shapes
         if self.failed or shapes != self.shapes:
             return self.function(*inputs)
-        from torch._dynamo.exc import TorchDynamoException  # heavy imports, where something is compiled
+        import_module(COMPILER)  # heavy, hence here; and whole before its parts, as another thread may be at it
+        from torch._dynamo.exc import TorchDynamoException
         from torch._inductor.exc import InductorError
 
         try:
@@ -128,6 +130,7 @@ class Compiled(Generic[T]):
 
 def compile_often(function: Callable[..., T]) -> Callable[..., T]:
     """`torch.compile` for functions that are made anew for each run in a process: it must not give up on them."""
+    import_module(COMPILER)
     torch._dynamo.config.recompile_limit = 512
     warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # advice to give up float32, where it is meant
     return torch.compile(function, dynamic=False)
@@ -135,7 +138,7 @@ def compile_often(function: Callable[..., T]) -> Callable[..., T]:
 
 def import_ahead() -> None:
     """Begin to import what PyTorch's optimisers will want, which takes seconds, beside whatever comes next."""
-    Thread(target=import_module, args=("torch._dynamo",), daemon=True).start()
+    Thread(target=import_module, args=(COMPILER,), daemon=True).start()
 
 
 def has_bf16(device: torch.device) -> bool:

@@ -120,14 +120,18 @@ def _ood_intervals(
 
 def _shared_out(pool: Pool, resampling: Resampling, resamples: int, seed: int) -> list[dict[str, float]]:
     """A share of the resamples for each worker, all from the same draws; here if there is none."""
-    if not pool.count:
+    if not pool.started:
         return resampling.replicates(resamples, seed)
     with ThreadPoolExecutor(pool.count) as threads:
         shares = [
             threads.submit(pool.ask, Resampling.replicates, resampling, resamples, seed, (number, pool.count))
             for number in range(pool.count)
         ]
-        return [found for share in shares for found in share.result()]
+        try:
+            return [found for share in shares for found in share.result()]
+        except BaseException:
+            pool.stop()
+            raise
 
 
 def _both(flags: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""Calls made side by side: by processes that are fed through pipes, and are gone with their parent.
+"""Calls made side by side: by processes that are fed through pipes, and end when their parent is gone.
 
 Not `multiprocessing`: its new processes run the user's script once more, which must be written for that. A worker
 imports only what the functions it is asked for stand on.
@@ -9,10 +9,10 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import closing, contextmanager, suppress
-from queue import SimpleQueue
-from threading import Lock
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
 from typing import Any, TypeVar, cast
 
 K = TypeVar("K", bound=tuple[Any, ...])
@@ -33,29 +33,28 @@ class Pool:
         self.started: list[Worker] = []
         self.count, self.lock, self.stopped = 0, Lock(), False
 
-    def at_least(self, count: int) -> int:
-        """Start those that are still lacking, if two or more are wanted; gives how many there are."""
+    def at_least(self, count: int) -> None:
+        """Start those that are still lacking, if two or more are wanted."""
         command, pipe = [sys.executable, "-m", __name__], subprocess.PIPE
         search = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         with self.lock:
-            while self.count < count and count > 1:
+            while self.count < count and count > 1 and not self.stopped:
                 worker = None
                 with suppress(OSError):
                     worker = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=search, start_new_session=True)
                     self.started.append(worker)
                 self.idle.put(worker)
                 self.count += 1
-            return self.count
 
     def ask(self, function: Callable[..., T], *inputs: Any) -> T:
         """Have a call made by the next worker that is free; by this process if that one is gone."""
         worker = self.idle.get()
         try:
-            if worker and worker.stdin and worker.stdout:
+            if worker and not self.stopped and worker.stdin and worker.stdout:
                 pickle.dump((function, inputs), worker.stdin)
                 worker.stdin.flush()
                 return cast(T, pickle.load(worker.stdout))
-        except (OSError, EOFError, pickle.UnpicklingError):
+        except (OSError, EOFError, ValueError, pickle.UnpicklingError):  # a closed pipe is a ValueError
             worker = None
         finally:
             self.idle.put(worker)
@@ -64,13 +63,18 @@ class Pool:
         return function(*inputs)
 
     def stop(self) -> None:
-        """Whatever waits for a worker fails."""
-        self.stopped = True
+        """Whoever waits for a worker, or asks for one, gets an error."""
+        with self.lock:
+            self.stopped = True
+        self.kill()
+
+    def kill(self) -> None:
         for worker in self.started:
             worker.kill()
 
     def close(self) -> None:
-        self.stop()
+        """Whoever still asks is on his own."""
+        self.kill()
         for worker in self.started:
             worker.communicate()
 
@@ -101,19 +105,37 @@ def some_workers(count: int) -> Iterator[Pool]:
         yield pool
 
 
-def two_at_a_time(load: Callable[..., T], wanted: list[K]) -> dict[K, T]:
-    """What `load` makes of each: while one set is read or written, workers are busy with another."""
-    threads = ThreadPoolExecutor(2)
+def two_at_a_time(load: Callable[..., T], wanted: list[K], pool: Pool) -> dict[K, T]:
+    """What `load` makes of each: while one set is read or written, the pool's workers are busy with another.
+
+    The first error, or Ctrl-C, ends it at once. What is under way then is left alone: its thread dies with this
+    process, or when it asks the pool.
+    """
+    todo: SimpleQueue[K] = SimpleQueue()
+    loads: dict[K, Future[T]] = {each: Future() for each in wanted}
+
+    def work() -> None:
+        with suppress(Empty):
+            while not pool.stopped:
+                each = todo.get_nowait()
+                try:
+                    loads[each].set_result(load(*each))
+                except BaseException as error:
+                    loads[each].set_exception(error)
+                    return
+
+    for each in wanted:
+        todo.put(each)
     try:
-        loads = {each: threads.submit(load, *each) for each in wanted}
-        return {each: loaded.result() for each, loaded in loads.items()}
+        for _ in range(2):
+            Thread(target=work, daemon=True).start()
+        done, _ = wait(loads.values(), return_when=FIRST_EXCEPTION)
+        for error in filter(None, (each.exception() for each in done)):
+            raise error
     except BaseException:
-        threads.shutdown(wait=False, cancel_futures=True)
-        for pool in _kept:
-            pool.stop()  # so that what is under way ends, too
+        pool.stop()
         raise
-    finally:
-        threads.shutdown()
+    return {each: loaded.result() for each, loaded in loads.items()}
 
 
 def serve() -> None:

@@ -88,12 +88,18 @@ def train(
         load_config(task, config, overrides)  # what is wrong there is said before the data are loaded
     data = api.load_task(task, 0, pictures.data_root, pictures.image_size, None, pictures.skip_broken, voice.say)
     chosen = api.settings_of(data, config, overrides)
-    short = Path(data.name).name if api.is_own(data.name) else task
-    folder = place.output or Path("runs") / short / method / f"seed-{seed}"
+    folder = place.output or usual_folder(task, data, method, seed)
     describe_data(data, chosen, voice)
     console = voice.console()
     run = api.fit(method, data, seed, chosen, folder, place.resume, device, max_minutes, console, place.overwrite)
     finish(run, folder, place.untested, voice)
+
+
+def usual_folder(task: str, data: "Task", method: str, seed: int) -> Path:
+    from uqgan import api
+
+    name = Path(data.name).name if api.is_own(data.name) else task
+    return Path("runs") / name / method / f"seed-{seed}"
 
 
 def finish(run: "Run", folder: Path, untested: bool, voice: Voice) -> None:

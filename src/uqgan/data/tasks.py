@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from uqgan.data.decode import own_limit
 from uqgan.data.splits import Task, split_task
 from uqgan.data.toy import TOYS, sample_outliers
 from uqgan.errors import UsageError
-from uqgan.workers import kept_workers, two_at_a_time
+from uqgan.workers import Pool, kept_workers, two_at_a_time
 
 __all__ = ["TASKS", "Outline", "Task", "load_task", "parse_classes", "split_task"]
 
@@ -113,8 +113,8 @@ def _known_task(
     known = parse_classes(ranges, outline.n_classes) if ranges else outline.known
     if family == "digits":
         return _digits_task(name, known, seed)
-    with kept_workers(), own_limit():
-        return _Shelf(outline, sources.data_root(root), skip_broken, say).task(name, family, known, seed)
+    with kept_workers() as workers, own_limit():
+        return _Shelf(outline, sources.data_root(root), skip_broken, say, workers).task(name, family, known, seed)
 
 
 def _title(family: str, known: Sequence[int]) -> str:
@@ -157,15 +157,18 @@ class _Shelf:
     root: Path
     skip_broken: bool
     say: Say
+    workers: Pool
 
     def task(self, name: str, family: str, known: Sequence[int], seed: int) -> Task:
+        for part, called in (("train", "training"), ("test", "test")):
+            if not sources.splits_of(family, part, self.root):
+                how = sources.how_to_get(family, self.root)
+                raise UsageError(f"task = {name}: no {called} pictures of {family} in {self.root} ({how})")
         sets = [family, *self.outline.ood]
         self._announce(sets)
-        parts = two_at_a_time(self._part, [(each, part) for each in sets for part in ("train", "test")])
-        train, test = parts[family, "train"], parts[family, "test"]
-        if train is None or test is None:
-            lacking, how = "training" if train is None else "test", sources.how_to_get(family, self.root)
-            raise UsageError(f"task = {name}: no {lacking} pictures of {family} in {self.root} ({how})")
+        wanted = [(each, part) for each in sets for part in ("train", "test")]
+        parts = two_at_a_time(self._part, wanted, self.workers)
+        train, test = cast(Decoded, parts[family, "train"]), cast(Decoded, parts[family, "test"])
         self._enough_classes(family, train, test, known)
         others = sorted(set(range(self.outline.n_classes)) - set(known))
         rest = f"{family}+{class_ranges(others)}"

@@ -89,7 +89,7 @@ class ImageNorm(nn.Module):
             variance, mean = torch.var_mean(x.float(), dim=(1, 2, 3), correction=0, keepdim=True)
             normal = (x.float() - mean) * torch.rsqrt(variance + self.eps)
             return (normal * self.weight + self.bias).to(x.dtype)
-        kind = torch.float32 if torch.is_grad_enabled() else x.dtype  # sums within are float32 in any case
+        kind = torch.promote_types(x.dtype, torch.float32) if torch.is_grad_enabled() else x.dtype
         last, weight, bias = (each.to(kind).permute(0, 2, 3, 1) for each in (x, self.weight, self.bias))
         with torch.autocast(x.device.type, enabled=False):  # it would make all float32
             normal = F.layer_norm(last, last.shape[1:], weight[0], bias[0], self.eps)
