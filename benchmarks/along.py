@@ -27,13 +27,14 @@ from iteration import append
 from quality import tree
 from uqgan import metrics
 from uqgan.acceleration import Precision, choose_device, keep_freed_memory, prepare
-from uqgan.config import load_config
+from uqgan.config import Config, load_config
 from uqgan.data.tasks import Task, load_task
 from uqgan.errors import UsageError
 from uqgan.evaluation import predict_task, ranking, set_names
 from uqgan.log import Log
 from uqgan.methods import METHODS, Predictor
 from uqgan.methods.uqgan import fit_jointly
+from uqgan.models.autoencoders import CODERS
 from uqgan.pretraining import pretrain
 from uqgan.runs import describe, versions
 
@@ -50,6 +51,14 @@ class Job:
     every: int
     device: str
     settings: dict[str, Any]
+
+
+class AsAsked(Config):
+    """Trains a small autoencoder in bf16, too, if that is asked for."""
+
+    @property
+    def pretraining_arithmetic(self) -> Precision:
+        return self.precision
 
 
 class Along(Log):
@@ -77,7 +86,7 @@ def work(job: Job) -> dict[str, Any]:
         keep_freed_memory()
     task = load_task(job.task).to(device)
     training, game, classifier = cast(list[Precision], job.parts.split(","))
-    config = load_config(job.task, overrides={**job.settings, "precision": training})
+    config = AsAsked(**load_config(job.task, overrides={**job.settings, "precision": training}).model_dump())
     config = config.model_copy(update={"uqgan": config.uqgan.model_copy(update={"validate_every": job.every})})
     torch.manual_seed(job.seed)
     predictor = METHODS[job.method].assemble(task.shape, task.n_classes, config).to(device)
@@ -85,9 +94,8 @@ def work(job: Job) -> dict[str, Any]:
     predictor.prior.copy_(task.train.class_frequencies(task.n_classes))
     nets, log = cast(Any, predictor.members[0]), Along(predictor, task, job.seed)
     A, G = nets.shield.autoencoder, nets.shield.generator
-    prepare(A, training, "encode", "decode_logits")
     pretrain(A, task, config, log)
-    prepare(A, game, "encode", "decode_logits")
+    prepare(A, game, *CODERS)
     prepare(nets.classifier, classifier)
     fit_jointly(nets.classifier, G, A.eval().requires_grad_(False), task, config, log)
     facts = {"task": job.task, "method": job.method, "seed": job.seed, "parts": job.parts}

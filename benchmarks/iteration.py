@@ -118,9 +118,9 @@ def fit(name: str, method: str, config: Config, device: torch.device, log: Log, 
     uqgan.fit_jointly(nets.classifier, nets.shield.generator, A, task, config, log)
 
 
-def used_precision(config: Config, device: torch.device) -> str:
-    """What its convolutional networks compute in."""
-    return "bf16" if acceleration.in_bf16(config.arithmetic, device) else "fp32"
+def used_precision(precision: acceleration.Precision, device: torch.device) -> str:
+    """What convolutional networks compute in."""
+    return "bf16" if acceleration.in_bf16(precision, device) else "fp32"
 
 
 def measure(
@@ -135,7 +135,7 @@ def measure(
     config = settings(name, total + 1, eager, compile_, precision)  # one more: the last is followed by a validation
     with plain_steps() if eager else nullcontext():
         fit(name, method, config, device, watch, eager)
-    ms, used = watch.ms(device), used_precision(config, device)
+    ms, used = watch.ms(device), used_precision(config.arithmetic, device)
     flops, peak = count_flops(name, method), peak_flops(device, torch.bfloat16 if used == "bf16" else torch.float32)
     return {
         "task": name,

@@ -4,7 +4,7 @@
                                  [--limit N] [--eager] [--json FILE]
 
 Made-up pictures of each task's shape and number, which lie on the device; the paper's networks, untrained. --eager is
-the same without compilation and bf16. The first, compiling call is told apart as start-up.
+the same without compilation and bf16. The first call is told apart as start-up.
 """
 
 import argparse
@@ -51,7 +51,7 @@ def measure(
     torch.manual_seed(0)
     predictor = METHODS[method].assemble(tuple(x.shape[1:]), SHAPES[name][2], config).to(device)
     predictor.prepare(config)
-    predictor.predict(x if device.type == "cuda" else x[:1], seed=0).cpu()  # on a GPU that compiles
+    predictor.predict(x if device.type == "cuda" else x[:1], seed=0).cpu()  # on a GPU that loads its kernels
     ready = time.perf_counter()
     predictor.predict(x, seed=0).cpu()
     seconds = time.perf_counter() - ready
@@ -60,7 +60,7 @@ def measure(
         "method": method,
         "mode": "eager" if eager else "accelerated",
         "device": describe(device),
-        "precision": used_precision(config, device),
+        "precision": used_precision(config.arithmetic, device),
         "images": len(x),
         "passes": predictor.passes,
         "seconds": round(seconds, 3),

@@ -17,6 +17,7 @@ from uqgan.data.dataset import Dataset
 from uqgan.data.tasks import Task, load_task
 from uqgan.files import locked
 from uqgan.log import Log
+from uqgan.losses import reconstruction_loss
 from uqgan.models.autoencoders import Autoencoder, make_autoencoder
 from uqgan.pretraining import STAGE, key_of, pretrain
 
@@ -53,7 +54,7 @@ def settings(**changes: Any) -> Config:
 def trained(task: Task, config: Config, seed: int = 0, log: Heard | None = None) -> tuple[Autoencoder, Heard]:
     log = log or Heard(seed=seed)
     torch.manual_seed(seed)
-    A = make_autoencoder("small", task.shape, task.n_classes, config.autoencoder.dim)
+    A = make_autoencoder(config.autoencoder.kind, task.shape, task.n_classes, config.autoencoder.dim)
     pretrain(A, task, config, log)
     return A, log
 
@@ -87,10 +88,32 @@ def test_other_settings_seeds_and_data_have_other_keys(task: Task) -> None:
     assert keys[0] == key_of(task, settings(), 0)
 
 
-def test_the_key_follows_the_precision_in_which_it_is_trained(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("uqgan.acceleration.has_bf16", lambda _: True)
-    auto, plain, lower = (settings().model_copy(update={"precision": name}) for name in ("auto", "fp32", "bf16"))
-    assert key_of(task, auto, 0) == key_of(task, plain, 0) != key_of(task, lower, 0)
+@pytest.mark.parametrize(("kind", "expected"), [("small", [False, False]), ("resnet", [False, True])])
+def test_the_key_follows_the_precision_in_which_it_is_trained(kind: str, expected: list[bool], task: Task) -> None:
+    plain, *others = (settings(kind=kind).model_copy(update={"precision": name}) for name in ("fp32", "auto", "bf16"))
+    assert [key_of(task, other, 0) != key_of(task, plain, 0) for other in others] == expected
+
+
+@pytest.mark.parametrize(("kind", "while_trained"), [("small", False), ("resnet", True)])
+def test_a_small_one_is_trained_in_float32_even_if_it_is_used_in_bf16(
+    kind: str, while_trained: bool, cache: Path, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lowered: list[bool] = []
+
+    def loss(logits: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        lowered.append(in_bf16(logits))
+        return reconstruction_loss(logits, x)
+
+    monkeypatch.setattr("uqgan.pretraining.reconstruction_loss", loss)
+    A, _ = trained(task, settings(kind=kind, epochs=1).model_copy(update={"precision": "bf16"}))
+    assert lowered
+    assert all(low == while_trained for low in lowered)
+    assert in_bf16(A(task.train.x[:8] / 255, task.train.y[:8]))
+
+
+def in_bf16(values: torch.Tensor) -> bool:
+    """Whether all of them are numbers that bf16 has."""
+    return torch.equal(values, values.bfloat16().float())
 
 
 def test_each_seed_trains_its_own(cache: Path, task: Task) -> None:

@@ -68,6 +68,16 @@ def shelf(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.parametrize(("part", "called"), [("train", "training"), ("test", "test")])
+def test_what_lacks_is_told_before_anything_is_decoded(part: str, called: str, shelf: Path) -> None:
+    for file in (shelf / "mnist").glob(f"{part}-*"):
+        file.unlink()
+    said: list[str] = []
+    with pytest.raises(UsageError, match=f"no {called} pictures of mnist"):
+        load_task("mnist", root=shelf, say=said.append)
+    assert said == []
+
+
 def test_a_task_is_made_of_what_is_there_and_says_what_is_not(shelf: Path) -> None:
     task = load_task("mnist", root=shelf)
     assert task.class_names == ("0", "1", "2", "3", "4")

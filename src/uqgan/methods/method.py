@@ -11,6 +11,7 @@ from uqgan.config import Config
 from uqgan.data.dataset import CHUNK, equal_chunks
 from uqgan.data.tasks import Task
 from uqgan.log import Log
+from uqgan.models.autoencoders import CODERS
 from uqgan.models.classifiers import make_classifier
 from uqgan.models.gan import Shield
 from uqgan.models.own import OwnClassifier
@@ -71,7 +72,7 @@ class Predictor(nn.Module):
             if not isinstance(C, OwnClassifier) or C.takes_channels_last:
                 prepare(C, config.arithmetic)
         if self.shield:
-            prepare(self.shield.autoencoder, config.arithmetic, "encode", "decode_logits")
+            prepare(self.shield.autoencoder, config.arithmetic, *CODERS)
         self._fast = compiled(self._logits, self.prior.device, config.compiles)
 
     @torch.no_grad()

@@ -18,6 +18,9 @@ from uqgan.models.layers import (
 )
 from uqgan.shapes import Codes, Images, Labels
 
+CODERS = ("encode", "decode_logits")
+"""The methods of an autoencoder that run its networks."""
+
 
 class Autoencoder(nn.Module):
     """A: images to codes and back, given the class."""
