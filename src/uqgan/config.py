@@ -86,7 +86,7 @@ class Config(Settings):
     classifier: Literal["mlp", "lenet", "resnet", "own"] = "mlp"
     """Network: mlp (points), lenet (32 pixels), resnet (32 or 64 pixels), own (any that is handed in, in Python)."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """Of convolutional networks; auto: bf16 for ResNets where the hardware has it. Losses, small autoencoders: fp32."""
+    """Of convolutional networks; auto: bf16 for ResNets where the hardware has it. Small autoencoders learn in fp32."""
     compile: Literal["auto", "always", "never"] = "auto"
     """On CUDA, make iterations faster after a minute or more of compiling; auto does so for ResNets, where it pays."""
     uqgan: UqganConfig = UqganConfig()
