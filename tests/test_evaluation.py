@@ -54,13 +54,16 @@ def test_intervals_of_both_scores_are_those_of_their_metrics() -> None:
         assert intervals["foreignness"][name] == {"auroc": [auroc.low, auroc.high]}
 
 
-def test_intervals_do_not_depend_on_who_computes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("killed", [False, True])
+def test_intervals_do_not_depend_on_who_computes_them(killed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     found = outputs()
     here = evaluate(found, 50)
     asked: list[object] = []
 
     def ask(pool: Pool, function: Any, *inputs: Any) -> Any:
         asked.append(inputs[-1])
+        if killed:
+            pool.started[0].kill()
         return plain(pool, function, *inputs)
 
     plain = Pool.ask
@@ -69,21 +72,6 @@ def test_intervals_do_not_depend_on_who_computes_them(monkeypatch: pytest.Monkey
     monkeypatch.setattr(evaluation, "processors", lambda: 3)
     assert evaluate(found, 50) == here
     assert sorted(asked) == sorted([(k, 3) for k in range(3)] * len(set_names(found)))
-
-
-def test_intervals_are_the_same_if_a_worker_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = outputs()
-    here = evaluate(found, 50)
-
-    def ask(pool: Pool, function: Any, *inputs: Any) -> Any:
-        pool.started[0].kill()
-        return plain(pool, function, *inputs)
-
-    plain = Pool.ask
-    monkeypatch.setattr(Pool, "ask", ask)
-    monkeypatch.setattr(evaluation, "PAYS_FROM", 1)
-    monkeypatch.setattr(evaluation, "processors", lambda: 2)
-    assert evaluate(found, 50) == here
 
 
 def test_a_worker_that_resamples_imports_no_pytorch() -> None:
