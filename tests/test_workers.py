@@ -169,15 +169,17 @@ def test_an_error_in_one_set_stops_the_others(started: list[subprocess.Popen[byt
 
 
 def test_what_does_not_ask_for_workers_is_not_waited_for() -> None:
-    waits = threading.Event()
+    waits, ended = threading.Event(), threading.Event()
 
     def load(name: str, part: str) -> None:
         if name == "broken":
             raise UsageError("broken")
-        waits.wait()
+        waits.wait(timeout=30)
+        ended.set()
 
     with kept_workers() as pool, pytest.raises(UsageError, match="broken"):
         two_at_a_time(load, [("waits", ""), ("broken", "")], pool)
+    assert not ended.is_set()
     waits.set()
 
 
