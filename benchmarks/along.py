@@ -57,7 +57,7 @@ class AsAsked(Config):
     """Trains a small autoencoder in bf16, too, if that is asked for."""
 
     @property
-    def pretraining_arithmetic(self) -> Precision:
+    def pretraining_precision(self) -> Precision:
         return self.precision
 
 

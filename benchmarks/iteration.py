@@ -135,7 +135,7 @@ def measure(
     config = settings(name, total + 1, eager, compile_, precision)  # one more: the last is followed by a validation
     with plain_steps() if eager else nullcontext():
         fit(name, method, config, device, watch, eager)
-    ms, used = watch.ms(device), used_precision(config.arithmetic, device)
+    ms, used = watch.ms(device), used_precision(config.precision, device)
     flops, peak = count_flops(name, method), peak_flops(device, torch.bfloat16 if used == "bf16" else torch.float32)
     return {
         "task": name,

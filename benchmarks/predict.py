@@ -60,7 +60,7 @@ def measure(
         "method": method,
         "mode": "eager" if eager else "accelerated",
         "device": describe(device),
-        "precision": used_precision(config.arithmetic, device),
+        "precision": used_precision(config.precision, device),
         "images": len(x),
         "passes": predictor.passes,
         "seconds": round(seconds, 3),

@@ -44,7 +44,7 @@ def measure(
         "task": name,
         "compile": compile_,
         "device": describe(device),
-        "precision": used_precision(config.pretraining_arithmetic, device),
+        "precision": used_precision(config.pretraining_precision, device),
         "ms_per_step": round(ms, 3),
         "seconds_for_200_epochs": round(ms * EPOCHS * EPOCH_STEPS[name] / 1e3, 1),
         "start_up_seconds": round(watch.marks[0] - start, 1),

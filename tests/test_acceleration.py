@@ -237,18 +237,16 @@ def test_prediction_is_compiled_only_where_it_pays(passes: int, is_compiled: boo
     assert set(called) == {"compiled" if is_compiled else "plain"}
 
 
-def test_lenet_is_in_bf16_only_if_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("uqgan.acceleration.has_bf16", lambda _: True)
-    assert not in_bf16("lenet", "small", "auto")
-    assert in_bf16("lenet", "small", "bf16")
-
-
-def test_resnets_are_in_bf16_where_the_hardware_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("classifier", "autoencoder"), [("lenet", "small"), ("resnet", "resnet")])
+def test_precision_auto_is_bf16_where_the_hardware_has_it(
+    classifier: str, autoencoder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("uqgan.acceleration.has_bf16", lambda _: False)
-    assert not in_bf16("resnet", "resnet", "auto")
+    assert not in_bf16(classifier, autoencoder, "auto")
+    assert in_bf16(classifier, autoencoder, "bf16")
     monkeypatch.setattr("uqgan.acceleration.has_bf16", lambda _: True)
-    assert in_bf16("resnet", "resnet", "auto")
-    assert not in_bf16("resnet", "resnet", "fp32")
+    assert in_bf16(classifier, autoencoder, "auto")
+    assert not in_bf16(classifier, autoencoder, "fp32")
 
 
 def in_bf16(classifier: str, autoencoder: str, precision: str) -> bool:

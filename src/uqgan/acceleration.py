@@ -2,8 +2,8 @@
 
 A recipe stays as it is. Its networks are prepared in place, its objectives and its step are wrapped:
 
-- convolutional networks run channels-last, ResNets in bf16 where the hardware has it; what they give back is
-  float32, so losses, readings and the gradient penalty are;
+- convolutional networks run channels-last, and in bf16 where the hardware has it; what they give back is float32,
+  so losses, readings and the gradient penalty are;
 - on CUDA an objective is compiled with the networks in it, forward and backward;
 - on CUDA the step runs a few times to warm up, is then captured as one graph, and replayed from there on.
   For that it must not look at the values of its tensors, and its optimisers keep all state on the device.

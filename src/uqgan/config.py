@@ -86,7 +86,7 @@ class Config(Settings):
     classifier: Literal["mlp", "lenet", "resnet", "own"] = "mlp"
     """Network: mlp (points), lenet (32 pixels), resnet (32 or 64 pixels), own (any that is handed in, in Python)."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """Of convolutional networks; auto: bf16 for ResNets where the hardware has it. Small autoencoders learn in fp32."""
+    """Of convolutional networks; auto: bf16 where the hardware has it. Small autoencoders are trained in fp32."""
     compile: Literal["auto", "always", "never"] = "auto"
     """On CUDA, make iterations faster after a minute or more of compiling; auto does so for ResNets, where it pays."""
     uqgan: UqganConfig = UqganConfig()
@@ -95,14 +95,9 @@ class Config(Settings):
     cross_entropy: SupervisedConfig = SupervisedConfig()
 
     @property
-    def arithmetic(self) -> Literal["auto", "bf16", "fp32"]:
-        """`precision`, where auto leaves all but ResNets in float32 (decision 0014)."""
-        return "fp32" if self.precision == "auto" and self.classifier != "resnet" else self.precision
-
-    @property
-    def pretraining_arithmetic(self) -> Literal["auto", "bf16", "fp32"]:
+    def pretraining_precision(self) -> Literal["auto", "bf16", "fp32"]:
         """A small autoencoder is trained in float32 in any case (decision 0014)."""
-        return "fp32" if self.autoencoder.kind == "small" else self.arithmetic
+        return "fp32" if self.autoencoder.kind == "small" else self.precision
 
     @property
     def compiles(self) -> bool:

@@ -58,7 +58,7 @@ def pretrain(A: Autoencoder, task: Task, config: Config, log: Log) -> None:
 def key_of(task: Task, config: Config, seed: int) -> str:
     """Of all that the weights depend on."""
     device = task.train.x.device
-    bf16, compiles = in_bf16(config.pretraining_arithmetic, device), config.compiles and device.type == "cuda"
+    bf16, compiles = in_bf16(config.pretraining_precision, device), config.compiles and device.type == "cuda"
     facts = [VERSION, torch.__version__, config.autoencoder.model_dump(), bf16, compiles, seed, device.type]
     facts += [task.shape, task.n_classes, task.flip]
     digest = hashlib.sha256(json.dumps(facts).encode())
@@ -93,7 +93,7 @@ def keep(file: Path, A: Autoencoder, log: Log) -> None:
 def fit_autoencoder(A: Autoencoder, task: Task, config: Config, log: Log) -> None:
     """Eq. 6 on the in-distribution data; the weights of least validation loss are kept."""
     settings, device = config.autoencoder, task.train.x.device
-    prepare(A, config.pretraining_arithmetic, *CODERS)
+    prepare(A, config.pretraining_precision, *CODERS)
     epoch_steps = task.train.steps_per_epoch(settings.batch_size, drop_last=False)
     optimizer, best = adam(A.train()), Best(A)
     parts: Parts = {"A": A, "optimizer": optimizer, "best": best}
@@ -120,7 +120,7 @@ def fit_autoencoder(A: Autoencoder, task: Task, config: Config, log: Log) -> Non
     if log.stopped:
         raise Stopped(f"{log.stopped}, before there is a classifier ({stage.afterwards})")
     best.restore()
-    prepare(A, config.arithmetic, *CODERS)
+    prepare(A, config.precision, *CODERS)
 
 
 @torch.no_grad()

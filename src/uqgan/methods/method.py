@@ -70,9 +70,9 @@ class Predictor(nn.Module):
         for nets in self.members:
             C = cast(Networks, nets).classifier
             if not isinstance(C, OwnClassifier) or C.takes_channels_last:
-                prepare(C, config.arithmetic)
+                prepare(C, config.precision)
         if self.shield:
-            prepare(self.shield.autoencoder, config.arithmetic, *CODERS)
+            prepare(self.shield.autoencoder, config.precision, *CODERS)
         self._fast = compiled(self._logits, self.prior.device, config.compiles)
 
     @torch.no_grad()
