@@ -124,9 +124,8 @@ class Game:
 
     def iterate(self, x: Images, y: Labels, z: Codes, next_y: Labels, next_z: Codes) -> Losses:
         g_loss = self.train_generator(z, y)
-        x_fake = self.images(y)
         with self.aside:
-            c_loss = self.train_classifier(x, x_fake, y)
+            c_loss = self.train_classifier(x, self.images(y), y)
         d_loss = self.train_critic(next_z, next_y)
         self.aside.join()
         return Losses(d_loss, g_loss, c_loss)
