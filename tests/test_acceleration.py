@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from collections.abc import Callable
 from copy import deepcopy
 
 import pytest
@@ -11,7 +12,7 @@ from uqgan import acceleration
 from uqgan.acceleration import Aside, Compiled, accelerate, compiled, own_randomness, prepare
 from uqgan.config import parse
 from uqgan.data.dataset import equal_chunks
-from uqgan.losses import block_layout
+from uqgan.losses import block_layout, classifier_loss
 from uqgan.methods import METHODS
 from uqgan.methods.method import COMPILED_FROM
 from uqgan.models.autoencoders import make_autoencoder
@@ -137,6 +138,28 @@ def test_a_compiled_adam_steps_as_the_fused_one_does() -> None:
         return [weight.detach() for weight in net.parameters()]
 
     assert_close(trained(True), trained(False), rtol=0, atol=5e-7)
+
+
+@on_gpu
+@pytest.mark.parametrize("in_one_go", [True, False])
+@pytest.mark.parametrize("n_classes", [5, 20])
+def test_a_compiled_loss_is_told_right_and_learnt_from_alike(n_classes: int, in_one_go: bool) -> None:
+    from torch._inductor import config
+
+    device, prior = torch.device("cuda"), torch.full((n_classes,), 1 / n_classes, device="cuda")
+    y = torch.randint(n_classes, (256,), device=device)
+
+    def objective(logits: Tensor) -> Tensor:
+        real, fake = logits.chunk(2)
+        return classifier_loss(real, fake, y, prior, lambda_real=0.6)
+
+    def told_and_slope(loss: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        logits = start.clone().requires_grad_()
+        return (told := loss(logits)), torch.autograd.grad(told, logits)[0]
+
+    start = torch.randn(512, n_classes, device=device)
+    with config.patch({"triton.persistent_reductions": in_one_go}):
+        assert_close(told_and_slope(compiled(objective, device)), told_and_slope(objective))
 
 
 @on_gpu
