@@ -7,7 +7,7 @@ A recipe stays as it is. Its networks are prepared in place, its objectives and 
 - on CUDA an objective is compiled with the networks in it, forward and backward;
 - on CUDA the step runs a few times to warm up, is then captured as one graph, and replayed from there on.
   For that it must not look at the values of its tensors, and its optimisers keep all state on the device.
-  Two parts of a step that share nothing may stand side by side in the graph.
+  Two parts of a step of which neither writes what the other reads may stand side by side in the graph.
 """
 
 import ctypes

@@ -35,12 +35,12 @@ def one_vs_all_loss(logits: Logits, y: Labels, prior: Prior, others: float = 1.0
     n_classes = logits.shape[1]
     own = _own(y, n_classes)
     weight = torch.where(own, 1.0, others / (n_classes - 1) * prior / prior[y][:, None])
-    return -(weight * F.logsigmoid(torch.where(own, logits, -logits))).sum(1).mean()
+    return -(weight * F.logsigmoid(torch.where(own, logits, -logits))).sum(1).mean()  # not all at once: decision 0011
 
 
 def out_of_class_loss(logits: Logits, y: Labels) -> Scalar:
     """-log C(o|x̃, y): the head of the class that x̃ was made for must call it out-of-class (Eqs. 8 and 9)."""
-    return -(_own(y, logits.shape[1]) * F.logsigmoid(-logits)).sum(1).mean()
+    return -(_own(y, logits.shape[1]) * F.logsigmoid(-logits)).sum(1).mean()  # not all at once: decision 0011
 
 
 def classifier_loss(real: Logits, fake: Logits, y: Labels, prior: Prior, lambda_real: float) -> Scalar:

@@ -93,7 +93,8 @@ class Game:
     """Critic, generator and classifier: each with its objective, in turn on the same batch.
 
     One iteration is a generator step, then the classifier's on the same batch and the critic's on the next,
-    which share nothing and may run side by side. The critic's first phase comes before the first iteration.
+    which may run side by side: neither writes what the other reads (both use G, in evaluation mode). The critic's
+    first phase comes before the first iteration.
     """
 
     def __init__(
