@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -125,13 +126,27 @@ def test_scores_are_shown_even_where_they_cannot_be_saved(
     assert "the scores are shown only" in err
 
 
-def test_a_full_disk_behind_the_output_is_one_sentence() -> None:
-    command = [sys.executable, "-m", "uqgan", "tasks", "--json"]
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_behind_the_output_is_one_sentence(unbuffered: str) -> None:
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+        done = tasks_written_to(full, unbuffered)
     assert done.returncode == 1
-    assert b"no space left on device" in done.stderr
-    assert b"Traceback" not in done.stderr
+    assert done.stderr == b"uqgan: output: no space left on device\n"
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_whoever_reads_the_output_may_stop_reading(unbuffered: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as pipe:
+        done = tasks_written_to(pipe, unbuffered)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def tasks_written_to(file: IO[str], unbuffered: str) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "uqgan", "tasks", "--json"]
+    env = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    return subprocess.run(command, stdout=file, stderr=subprocess.PIPE, env=env, check=False)
 
 
 def test_report_writes_a_page(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

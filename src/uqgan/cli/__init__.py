@@ -1,5 +1,6 @@
 """The commands. They parse, say what happens, and call the rooms below; no maths here."""
 
+import os
 import sys
 from typing import NoReturn
 
@@ -17,6 +18,11 @@ __all__ = ["app", "data", "lists", "main", "work"]
 def fail(sentence: str, status: int) -> NoReturn:
     sys.stderr.write(f"uqgan: {sentence}\n")
     raise SystemExit(status)
+
+
+def give_up_output() -> None:
+    """What could not be written is not tried once more when Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def main() -> None:
@@ -39,8 +45,10 @@ def main() -> None:
     except KeyboardInterrupt:
         fail("stopped", 130)
     except BrokenPipeError:
-        sys.stderr.close()
+        give_up_output()
     except OSError as error:
         if verbose:
             raise
+        if error.filename is None:
+            give_up_output()
         fail(f"{error.filename or 'output'}: {(error.strerror or str(error)).lower()}", 1)
