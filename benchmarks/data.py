@@ -97,7 +97,8 @@ def main() -> None:
     options = parser.parse_args()
     print("peak memory is that above the imports, and as a multiple of the pictures' own size")
     tried = subprocess.run([options.hf_python, "-c", "import datasets"], capture_output=True, check=False)
-    if tried.returncode:
+    beside = tried.returncode == 0
+    if not beside:
         print("datasets is not installed here: its column stays empty (--hf-python names an interpreter that has it)")
     print(f"{'':42}{'uqgan':>25}{'datasets':>25}")
     with tempfile.TemporaryDirectory() as place:
@@ -111,7 +112,7 @@ def main() -> None:
         for title, what, where, both in rows:
             for turn in ("first time", "again"):
                 ours = measure(sys.executable, OURS, cache, what, where)
-                other = measure(options.hf_python, THEIRS, cache, what, where, theirs) if both and not tried.returncode else None
+                other = measure(options.hf_python, THEIRS, cache, what, where, theirs) if both and beside else None
                 print(f"{title + ', ' + turn:42}{cell(ours):>25}{cell(other):>25}", flush=True)
 
 
