@@ -174,12 +174,11 @@ class _ToFewChannels(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight)
         height, width = x.shape[2:]
-        pixels = x.permute(0, 2, 3, 1).reshape(-1, len(weight))
-        taps = (weight.flatten(1).mT @ pixels.mT).reshape(*weight.shape[1:], len(x), height, width)
-        total = bias[:, None, None, None].repeat(1, len(x), height + 2, width + 2)
+        taps = (weight.flatten(1).mT @ x.flatten(2)).reshape(len(x), *weight.shape[1:], height, width)
+        total = bias[:, None, None].repeat(len(x), 1, height + 2, width + 2)
         for u, v in product(range(3), range(3)):
-            total[..., u : u + height, v : v + width] += taps[:, u, v]
-        return total[..., 1:-1, 1:-1].transpose(0, 1).contiguous()
+            total[..., u : u + height, v : v + width] += taps[:, :, u, v]
+        return total[..., 1:-1, 1:-1].contiguous()
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
