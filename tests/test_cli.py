@@ -143,6 +143,13 @@ def test_whoever_reads_the_output_may_stop_reading(unbuffered: str) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize("words", ["tasks --json", "tasks"])
+def test_output_may_be_closed_from_the_start(words: str) -> None:
+    command = f"exec {sys.executable} -m uqgan {words} >&-"
+    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def tasks_written_to(file: IO[str], unbuffered: str) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-m", "uqgan", "tasks", "--json"]
     env = os.environ | {"PYTHONUNBUFFERED": unbuffered}

@@ -20,14 +20,20 @@ def fail(sentence: str, status: int) -> NoReturn:
     raise SystemExit(status)
 
 
+def nowhere() -> int:
+    return os.open(os.devnull, os.O_WRONLY)
+
+
 def give_up_output() -> None:
     """What could not be written is not tried once more when Python ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(nowhere(), sys.stdout.fileno())
 
 
 def main() -> None:
     """Run a command; what a person can mend is one sentence on standard error."""
     verbose = "-v" in sys.argv or "--verbose" in sys.argv
+    # Streams that whoever started this had closed are None.
+    sys.stdout, sys.stderr = (stream or os.fdopen(nowhere(), "w") for stream in (sys.stdout, sys.stderr))
     try:
         app(sys.argv[1:], print_error=False, exit_on_error=False)
         sys.stdout.flush()
