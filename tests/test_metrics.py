@@ -238,7 +238,7 @@ def test_a_resample_is_measured_as_if_it_were_the_whole_set(case: Case, data: st
     measured = ranking.rank(score.numpy(), is_ood.numpy()).ood_scores(*counts)
     expected = ood_scores(resample, torch.arange(len(score)) < len(groups[0]))
     assert measured == pytest.approx(expected, rel=0, abs=1e-14)
-    assert ranking.pair(score.numpy(), is_ood.numpy()).auroc(*counts) == measured["auroc"] == expected["auroc"]
+    assert ranking.count_pairs(score.numpy(), is_ood.numpy()).auroc(*counts) == measured["auroc"] == expected["auroc"]
 
 
 @given(scored())
@@ -277,8 +277,8 @@ def test_an_ood_interval_is_that_of_scikit_learn_on_the_same_draws(name: str, de
 def test_the_auroc_of_a_second_score_is_found_on_the_same_resamples() -> None:
     (score, is_ood), (second, _) = gaussians(60, 1.0, seed=13), gaussians(60, 0.5, seed=14)
     alone = ood_intervals(score, is_ood, resamples=30)
-    assert ood_intervals(score, is_ood, resamples=30, beside=second) == alone | {
-        "auroc_beside": auroc_interval(second, is_ood, resamples=30)
+    assert ood_intervals(score, is_ood, resamples=30, second_score=second) == alone | {
+        "auroc_second": auroc_interval(second, is_ood, resamples=30)
     }
 
 
@@ -442,7 +442,10 @@ PROBS, Y = torch.full((4, 2), 0.5), torch.zeros(4, dtype=torch.long)
     [
         (lambda: paired_bootstrap(BAD, GOOD, FLAG), "first has 4 NaN of 4: every first must be a number"),
         (lambda: paired_bootstrap(GOOD, BAD, FLAG), "second has 4 NaN of 4: every second must be a number"),
-        (lambda: ood_intervals(GOOD, FLAG, beside=BAD), "beside has 4 NaN of 4: every beside must be a number"),
+        (
+            lambda: ood_intervals(GOOD, FLAG, second_score=BAD),
+            "second_score has 4 NaN of 4: every second_score",
+        ),
         (lambda: ood_scores(GOOD, FLAG.byte()), "is_ood is torch.uint8 of shape (4,): must be torch.bool"),
         (lambda: mean_interval(BAD), "values has 4 NaN of 4: every values must be a number"),
         (lambda: metrics.accuracy(PROBS * math.nan, Y), "probs has 8 NaN of 8: every probs must be a number"),

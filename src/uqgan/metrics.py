@@ -1,6 +1,6 @@
-"""The numbers of the paper's tables, their bootstrap intervals, and a paired test of two methods.
+"""Metrics of the paper's tables, their bootstrap intervals, and a paired test of two methods.
 
-Larger score = more uncertain = more out-of-distribution. All in float64 on the CPU, ties taken together.
+A larger score means more uncertain. Everything is computed in float64 on the CPU; equal scores share one threshold.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from uqgan.ranking import Bools, Counts, Curve, Floats, Indices, Resampling, counted, draws, pair, rank
+from uqgan.ranking import Bools, Counts, Curve, Floats, Indices, Resampling, count_pairs, draw_counts, draws, rank
 
-LEVEL = 0.95  # of every interval
+LEVEL = 0.95
+"""Confidence level of every interval."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +35,14 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Reliability:
-    """A reliability diagram, one entry a bin; confidence and accuracy of an empty bin are NaN."""
+    """Reliability diagram, one entry per bin; confidence and accuracy of an empty bin are NaN."""
 
     counts: tuple[int, ...]
     confidence: tuple[float, ...]
     accuracy: tuple[float, ...]
 
     def calibration_error(self) -> float:
-        """Sum of (n_bin / N) * |accuracy - confidence| over the bins that hold samples."""
+        """Sum of (n_bin / N) * |accuracy - confidence| over the non-empty bins."""
         gaps = np.abs(np.subtract(self.accuracy, self.confidence))
         return float(np.nansum(self.counts * gaps) / sum(self.counts))
 
@@ -56,9 +57,9 @@ def accuracy(probs: Tensor, y: Tensor) -> float:
 
 
 def auroc(score: Tensor, positive: Tensor) -> float:
-    """Area under the ROC curve, ties counted half. For S/F: score = aleatoric, positive = wrong."""
+    """Area under the ROC curve, ties counted half. For success/failure: score = aleatoric, positive = wrong."""
     values, mask = _classes(score, positive)
-    return pair(values, mask).auroc(*_once(mask))
+    return count_pairs(values, mask).auroc(*_once(mask))
 
 
 def aupr(score: Tensor, positive: Tensor) -> float:
@@ -67,7 +68,7 @@ def aupr(score: Tensor, positive: Tensor) -> float:
 
 
 def average_precision(score: Tensor, positive: Tensor) -> float:
-    """Area under the precision-recall steps, as peers report it; heavy ties part it from `aupr`."""
+    """Area under the precision-recall step function, as others report it; many ties set it apart from `aupr`."""
     return _curve(score, positive).areas()[1]
 
 
@@ -79,7 +80,7 @@ def fpr_at_tpr(score: Tensor, positive: Tensor, tpr: float = 0.95) -> float:
 
 
 def ood_scores(score: Tensor, is_ood: Tensor) -> dict[str, float]:
-    """The OoD columns of the paper's tables and of its peers', from one sort.
+    """OoD metrics of the paper's tables and of other benchmarks, from one sort.
 
     `*_out`, `fpr95_ood_positive`: OoD is positive. `*_in`, `fpr95_id_positive`: in-distribution is positive
     and the score negated. The paper's are `auroc`, `aupr_in`, `aupr_out` and `fpr95_id_positive`.
@@ -89,7 +90,7 @@ def ood_scores(score: Tensor, is_ood: Tensor) -> dict[str, float]:
 
 
 def reliability(confidence: Tensor, correct: Tensor, bins: int = 15) -> Reliability:
-    """Samples by confidence, in bins of equal width (lo, hi] on (0, 1]; confidence 0 goes in the first."""
+    """Reliability over bins of equal width (lo, hi] on (0, 1]; confidence 0 belongs to the first."""
     place, values, right = _bin(confidence, correct, bins)
     counts = np.bincount(place, minlength=bins)
     with np.errstate(invalid="ignore"):  # 0 / 0 is the NaN of an empty bin
@@ -98,32 +99,32 @@ def reliability(confidence: Tensor, correct: Tensor, bins: int = 15) -> Reliabil
 
 
 def calibration_error(confidence: Tensor, correct: Tensor, bins: int = 15) -> float:
-    """Expected calibration error; in the paper, of the largest class probability."""
+    """Expected calibration error; the paper takes the largest class probability as confidence."""
     return reliability(confidence, correct, bins).calibration_error()
 
 
 def bootstrap_interval(
     statistic: Callable[..., float], sizes: Sequence[int], resamples: int = 1000, seed: int = 0
 ) -> Interval:
-    """Of any statistic of samples that come in strata of these sizes, each resampled apart.
+    """Interval of any statistic of samples in strata of these sizes, each resampled separately.
 
-    `statistic` gets one array of indices a stratum: every sample once, then draws with replacement.
+    `statistic` gets one array of indices per stratum: for the estimate every sample once, then resamples.
     """
     replicates = [statistic(*draw) for draw in draws(sizes, _checked(resamples), seed)]
     return _interval(statistic(*(np.arange(size) for size in sizes)), replicates)
 
 
 def mean_interval(values: Tensor, resamples: int = 1000, seed: int = 0) -> Interval:
-    """Of a mean over samples: of the accuracy, where `values` flags the right predictions."""
+    """Interval of a mean over samples, such as the accuracy where `values` flags the correct predictions."""
     numbers = _numbers(values, "values")
     return bootstrap_interval(lambda draw: float(numbers[draw].mean()), [len(numbers)], resamples, seed)
 
 
 def auroc_interval(score: Tensor, positive: Tensor, resamples: int = 1000, seed: int = 0) -> Interval:
-    """Of `auroc`; positives and negatives are resampled apart."""
+    """Interval of `auroc`; positives and negatives are resampled separately."""
     values, mask = _classes(score, positive)
-    duels = pair(values, mask)
-    return _interval(duels.auroc(*_once(mask)), [duels.auroc(*drawn) for drawn in _counts(mask, resamples, seed)])
+    pairs = count_pairs(values, mask)
+    return _interval(pairs.auroc(*_once(mask)), [pairs.auroc(*drawn) for drawn in _counts(mask, resamples, seed)])
 
 
 def ood_intervals(
@@ -131,18 +132,18 @@ def ood_intervals(
     is_ood: Tensor,
     resamples: int = 1000,
     seed: int = 0,
-    beside: Tensor | None = None,
+    second_score: Tensor | None = None,
     replicates: Callable[[Resampling, int, int], list[dict[str, float]]] = Resampling.replicates,
 ) -> dict[str, Interval]:
-    """Of `ood_scores`, all from the same resamples; in- and out-of-distribution are resampled apart.
+    """Intervals of `ood_scores` from the same resamples; in- and out-of-distribution are resampled separately.
 
-    `beside` is a second score of the same samples: its AUROC comes as `auroc_beside`, without draws of its own.
-    `replicates` may share the resamples out.
+    `auroc_second` is the AUROC of `second_score`, another score of the same samples, on these resamples.
+    `replicates` computes the resamples, and may distribute them over processes.
     """
     _checked(resamples)
     values, mask = _classes(score, is_ood, flag="is_ood")
-    duels = None if beside is None else pair(*_classes(beside, is_ood, "beside", "is_ood"))
-    resampling = Resampling(rank(values, mask), duels, _sizes(mask))
+    second = None if second_score is None else count_pairs(*_classes(second_score, is_ood, "second_score", "is_ood"))
+    resampling = Resampling(rank(values, mask), second, _sizes(mask))
     found = replicates(resampling, resamples, seed)
     estimates = resampling.measure(*_once(mask))
     return {name: _interval(value, [each[name] for each in found]) for name, value in estimates.items()}
@@ -151,7 +152,7 @@ def ood_intervals(
 def calibration_interval(
     confidence: Tensor, correct: Tensor, bins: int = 15, resamples: int = 1000, seed: int = 0
 ) -> Interval:
-    """Of `calibration_error`, which noise only adds to: near 0 the interval may lie above the estimate."""
+    """Interval of `calibration_error`. Resampling noise only increases it: near 0 it may lie above the estimate."""
     place, values, right = _bin(confidence, correct, bins)
     gap = right - values
 
@@ -163,13 +164,13 @@ def calibration_interval(
 
 
 def paired_bootstrap(first: Tensor, second: Tensor, is_ood: Tensor, resamples: int = 1000, seed: int = 0) -> Comparison:
-    """Do two methods differ in AUROC on the same samples? Both see the same resamples.
+    """Difference in AUROC of two methods' scores of the same samples, on the same resamples.
 
-    `is_ood` may be any flag the scores rank, such as "prediction is wrong". One is added to the count of
-    resamples in a tail, so that the p-value is never 0.
+    `is_ood` may be any flag that the scores rank, such as "prediction is wrong". One is added to the number of
+    resamples in the tail, so that the p-value is never 0.
     """
     values, mask = _classes(first, is_ood, "first", "is_ood")
-    a, b = pair(values, mask), pair(*_classes(second, is_ood, "second", "is_ood"))
+    a, b = count_pairs(values, mask), count_pairs(*_classes(second, is_ood, "second", "is_ood"))
 
     def difference(*drawn: Counts) -> float:
         return a.auroc(*drawn) - b.auroc(*drawn)
@@ -187,18 +188,18 @@ def _checked(resamples: int) -> int:
 
 
 def _counts(positive: Bools, resamples: int, seed: int) -> Iterator[tuple[Counts, ...]]:
-    """How often each positive and each negative is drawn: the classes are resampled apart, so their numbers stay."""
+    """How often each positive and each negative is drawn, per resample; both classes keep their size."""
     sizes = _sizes(positive)
-    return (counted(draw, sizes) for draw in draws(sizes, _checked(resamples), seed))
+    return (draw_counts(draw, sizes) for draw in draws(sizes, _checked(resamples), seed))
 
 
 def _sizes(positive: Bools) -> tuple[int, int]:
-    """Positives and negatives."""
+    """Number of positives and of negatives."""
     return int(positive.sum()), int((~positive).sum())
 
 
 def _once(positive: Bools) -> tuple[Counts, Counts]:
-    """Every sample as it is."""
+    """Counts of the original samples: each once."""
     ones = np.ones(len(positive), np.intp)
     return ones[positive], ones[~positive]
 
@@ -209,7 +210,7 @@ def _interval(estimate: float, replicates: Sequence[float]) -> Interval:
 
 
 def _bin(confidence: Tensor, correct: Tensor, bins: int) -> tuple[Indices, Floats, Bools]:
-    """Each sample's bin, confidence and success; bin k, from 0, is (k / bins, (k + 1) / bins]."""
+    """Bin, confidence and success per sample; bin k, from 0, is (k / bins, (k + 1) / bins]."""
     if bins < 1:
         raise ValueError(f"bins = {bins}: must be at least 1 (15 in the paper)")
     values = _numbers(confidence, "confidence")
@@ -227,7 +228,7 @@ def _curve(score: Tensor, positive: Tensor) -> Curve:
 
 
 def _classes(score: Tensor, positive: Tensor, name: str = "score", flag: str = "positive") -> tuple[Floats, Bools]:
-    """Checked; errors call the arguments `name` and `flag`."""
+    """Scores and flags as checked arrays; errors call the arguments `name` and `flag`."""
     values = _numbers(score, name)
     mask = _flags(positive, flag, len(values))
     if mask.all() or not mask.any():
@@ -249,5 +250,5 @@ def _numbers(values: Tensor, name: str) -> Floats:
 def _flags(flags: Tensor, name: str, length: int) -> Bools:
     if flags.dtype != torch.bool or flags.shape != (length,):
         found = f"{name} is {flags.dtype} of shape {tuple(flags.shape)}"
-        raise ValueError(f"{found}: must be torch.bool of shape ({length},) (one flag for each sample)")
+        raise ValueError(f"{found}: must be torch.bool of shape ({length},) (one flag per sample)")
     return np.asarray(flags.cpu())
