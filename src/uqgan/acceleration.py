@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from uqgan.errors import UsageError
+from uqgan.models.fast import fast
 
 T = TypeVar("T")
 Precision = Literal["auto", "bf16", "fp32"]
@@ -78,8 +79,9 @@ def own_randomness(device: torch.device, seed: int | None) -> Iterator[None]:
 def prepare(net: nn.Module, precision: Precision = "auto", *names: str) -> None:
     """Make a network's methods (`forward` if none is named) run fast, in place.
 
-    Networks without convolutions are left as they are: they are small, and some must be float32.
+    Networks without convolutions stay in float32: they are small, and some need it.
     """
+    fast(net)
     if not any(isinstance(module, nn.Conv2d | nn.ConvTranspose2d) for module in net.modules()):
         return
     net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
