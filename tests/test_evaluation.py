@@ -1,8 +1,10 @@
+import os
 import subprocess
 import sys
 from dataclasses import replace
 from typing import Any
 
+import joblib
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
@@ -11,7 +13,6 @@ from uqgan import evaluation, metrics
 from uqgan.evaluation import Outputs, evaluate, ranking, set_names
 from uqgan.ranking import Resampling
 from uqgan.uncertainty import Prediction
-from uqgan.workers import Pool
 
 
 def prediction(n: int, shift: float) -> Prediction:
@@ -58,24 +59,24 @@ def test_intervals_of_both_scores_are_those_of_their_metrics() -> None:
 def test_intervals_do_not_depend_on_who_computes_them(killed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     found = outputs()
     here = evaluate(found, 50)
-    asked: list[object] = []
+    shares: list[object] = []
 
-    def ask(pool: Pool, function: Any, *inputs: Any) -> Any:
-        asked.append(inputs[-1])
-        if killed:
-            pool.started[0].kill()
-        return plain(pool, function, *inputs)
+    def delayed(function: Any) -> Any:
+        def call(*inputs: Any) -> Any:
+            shares.append(inputs[-1])
+            return (os._exit, (1,), {}) if killed else (function, inputs, {})
 
-    plain = Pool.ask
-    monkeypatch.setattr(Pool, "ask", ask)
+        return call
+
+    monkeypatch.setattr(joblib, "delayed", delayed)
+    monkeypatch.setattr(joblib, "cpu_count", lambda: 3)
     monkeypatch.setattr(evaluation, "PAYS_FROM", 1)
-    monkeypatch.setattr(evaluation, "processors", lambda: 3)
     assert evaluate(found, 50) == here
-    assert sorted(asked) == sorted([(k, 3) for k in range(3)] * len(set_names(found)))
+    assert shares == [(k, 3) for k in range(3)] * len(set_names(found))
 
 
 def test_a_worker_that_resamples_imports_no_pytorch() -> None:
-    script = f"import sys, {Resampling.__module__}, {Pool.__module__}; print('torch' in sys.modules)"
+    script = f"import sys, joblib, {Resampling.__module__}; print('torch' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert run.stdout == "False\n"
 

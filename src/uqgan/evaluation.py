@@ -1,11 +1,12 @@
 """A trained method on a task: the paper's columns, for each OoD set and for all of them together."""
 
 import hashlib
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import joblib
 import torch
 from torch import Tensor
 
@@ -14,10 +15,9 @@ from uqgan.data.tasks import Task
 from uqgan.methods import Predictor
 from uqgan.ranking import Resampling
 from uqgan.uncertainty import Prediction
-from uqgan.workers import Pool, processors, some_workers
 
 PAYS_FROM = 20_000_000
-"""Resampled samples for each process, at least: to start one takes half a second, which is as many."""
+"""Least number of resampled samples per process: to start one takes as long as to resample that many."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ def intervals(outputs: Outputs, resamples: int) -> dict[str, Any]:
     wrong, confidence = ~outputs.right, outputs.test.probs.amax(1)
     names = set_names(outputs)
     work = resamples * sum(len(ranking(outputs, "epistemic", name)[0]) for name in names)
-    with some_workers(min(processors(), work // PAYS_FROM)) as pool:
-        found = {name: _ood_intervals(outputs, name, resamples, pool) for name in names}
+    processes = max(1, min(joblib.cpu_count(), work // PAYS_FROM))
+    found = {name: _ood_intervals(outputs, name, resamples, processes) for name in names}
     return {
         "accuracy": _ends(metrics.mean_interval(outputs.right.double(), resamples)),
         "auroc_sf": _ends(metrics.auroc_interval(outputs.test.aleatoric, wrong, resamples)) if _both(wrong) else None,
@@ -108,30 +108,25 @@ def ranking(outputs: Outputs, column: str, name: str) -> tuple[Tensor, Tensor]:
 
 
 def _ood_intervals(
-    outputs: Outputs, name: str, resamples: int, pool: Pool
+    outputs: Outputs, name: str, resamples: int, processes: int
 ) -> tuple[dict[str, list[float]], list[float]]:
-    """All of epistemic, and the AUROC of foreignness, on the same resamples."""
+    """Intervals of all columns of epistemic, and of the AUROC of foreignness, on the same resamples."""
     (epistemic, is_ood), (foreignness, _) = (ranking(outputs, each, name) for each in ("epistemic", "foreignness"))
-    shared = partial(_shared_out, pool)
-    found = metrics.ood_intervals(epistemic, is_ood, resamples, beside=foreignness, replicates=shared)
+    shared = partial(_replicates, processes)
+    found = metrics.ood_intervals(epistemic, is_ood, resamples, second_score=foreignness, replicates=shared)
     ends = {metric: _ends(interval) for metric, interval in found.items()}
-    return ends, ends.pop("auroc_beside")
+    return ends, ends.pop("auroc_second")
 
 
-def _shared_out(pool: Pool, resampling: Resampling, resamples: int, seed: int) -> list[dict[str, float]]:
-    """A share of the resamples for each worker, all from the same draws; here if there is none."""
-    if not pool.started:
+def _replicates(processes: int, resampling: Resampling, resamples: int, seed: int) -> list[dict[str, float]]:
+    """Metrics of every resample, computed in several processes from the same draws."""
+    shares = [(k, processes) for k in range(processes)]
+    calls = (joblib.delayed(Resampling.replicates)(resampling, resamples, seed, share) for share in shares)
+    try:
+        found = joblib.Parallel(processes, max_nbytes=None)(calls)
+    except BrokenProcessPool:  # a worker was killed
         return resampling.replicates(resamples, seed)
-    with ThreadPoolExecutor(pool.count) as threads:
-        shares = [
-            threads.submit(pool.ask, Resampling.replicates, resampling, resamples, seed, (number, pool.count))
-            for number in range(pool.count)
-        ]
-        try:
-            return [found for share in shares for found in share.result()]
-        except BaseException:
-            pool.stop()
-            raise
+    return [each for share in found for each in share]
 
 
 def _both(flags: Tensor) -> bool:
