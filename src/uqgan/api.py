@@ -18,7 +18,7 @@ from uqgan.evaluation import Outputs, evaluate, predict_task
 from uqgan.files import write_json
 from uqgan.log import Log
 from uqgan.methods import METHODS
-from uqgan.models.own import OwnClassifier
+from uqgan.models.user import UserClassifier
 from uqgan.runs import RESUME, SCORES, Plan, Record, circumstances, finished, holds_run, remove_run
 from uqgan.uncertainty import Prediction
 
@@ -158,7 +158,7 @@ def checked_plan(method: str, task: Task, seed: int, config: Config, own: nn.Mod
     """The plan of a run whose networks take the task's samples."""
     name = ""
     if own is not None:
-        OwnClassifier(own, task.shape, task.n_classes, draws=METHODS[method].dropout > 0)  # refuses what can't be one
+        UserClassifier(own, task.shape, task.n_classes, draws=METHODS[method].dropout > 0)  # refuses what can't be one
         config, name = config.model_copy(update={"classifier": "own"}), type(own).__qualname__
     elif config.classifier == "own":
         raise UsageError("classifier = own: needs your network (in Python: uqgan.fit(…, classifier=MyNet()))")

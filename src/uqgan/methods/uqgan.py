@@ -3,176 +3,128 @@
 C classifier · G generator · D critic · A autoencoder, pre-trained and frozen.
 """
 
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
-from uqgan.acceleration import Aside, accelerate, compiled
+from uqgan.acceleration import CompiledCalls, adam, overlapped, prepare
+from uqgan.checkpoint import Best, Parts
 from uqgan.config import Config
 from uqgan.data.dataset import equal_chunks
 from uqgan.data.tasks import Task
 from uqgan.health import Health, say_warnings
 from uqgan.log import Log
-from uqgan.losses import (
-    block_layout,
-    classifier_loss,
-    critic_loss,
-    out_of_class_loss,
-    spread_loss,
-)
-from uqgan.methods.method import Networks
-from uqgan.models.autoencoders import Autoencoder, make_autoencoder
+from uqgan.losses import classifier_loss, critic_loss, out_of_class_loss
+from uqgan.models.autoencoders import CODERS, Autoencoder, make_autoencoder
 from uqgan.models.classifiers import make_classifier
-from uqgan.models.gan import Critic, Generator, Shield
+from uqgan.models.gan import Critic, Generator
 from uqgan.models.own import has_batch_norm
+from uqgan.networks import Networks
 from uqgan.pretraining import pretrain
-from uqgan.shapes import Codes, Images, Labels, Prior, Scalar
-from uqgan.training import Best, Parts, Stage, accuracy_on, adam, decay, frozen, memory_advice, minimize, set_lr
+from uqgan.regulariser import block_layout, spread_loss
+from uqgan.shapes import Codes, Images, Labels, Logits, Prior, Scalar
+from uqgan.training import Stage, accuracy_on, decay, frozen, memory_advice, minimize, set_lr
 from uqgan.uncertainty import posterior
 
+SETTINGS = ("uqgan", "autoencoder")
+USES = ("dropout",)
 GAN_BETAS = (0.0, 0.9)
 
 
-class Losses(NamedTuple):
-    critic: Scalar
-    generator: Scalar
-    classifier: Scalar
+class ShieldedNetworks(Networks):
+    """A classifier with the generator and the autoencoder that shield its classes."""
+
+    def __init__(self, classifier: nn.Module, generator: Generator, autoencoder: Autoencoder) -> None:
+        super().__init__(classifier)
+        self.generator, self.autoencoder = generator, autoencoder
+
+    def make_fast(self, config: Config) -> None:
+        super().make_fast(config)
+        prepare(self.autoencoder, config.precision, *CODERS)
+
+    def generate(self, y: Labels) -> Images:
+        return self.autoencoder.decode(self.generator(y), y)
+
+    def reconstruct(self, x: Images, y: Labels) -> Images:
+        return self.autoencoder.decode(self.autoencoder.encode(x, y), y)
 
 
-def networks(shape: tuple[int, ...], n_classes: int, config: Config, dropout: float, own: nn.Module | None) -> Networks:
+def networks(
+    shape: tuple[int, ...], n_classes: int, config: Config, dropout: float, user_classifier: nn.Module | None
+) -> ShieldedNetworks:
     A = make_autoencoder(config.autoencoder.kind, shape, n_classes, config.autoencoder.dim)
     G = Generator(A.dim, n_classes, config.uqgan.noise)
-    return Networks(make_classifier(config.classifier, shape, n_classes, dropout, own), Shield(G, A))
+    return ShieldedNetworks(make_classifier(config.classifier, shape, n_classes, dropout, user_classifier), G, A)
 
 
-def fit(nets: Networks, task: Task, config: Config, log: Log, outliers: Tensor | None) -> None:
-    assert nets.shield is not None
-    C, G, A = nets.classifier, nets.shield.generator, nets.shield.autoencoder
+def fit(nets: Networks, task: Task, config: Config, log: Log, outliers: Sequence[Tensor]) -> None:
+    assert isinstance(nets, ShieldedNetworks)
     if config.autoencoder.kind != "identity":
-        pretrain(A, task, config, log)
-    fit_jointly(C, G, A.eval().requires_grad_(False), task, config, log)
+        pretrain(nets.autoencoder, task, config, log)
+    nets.autoencoder.eval().requires_grad_(False)
+    fit_jointly(nets, task, config, log)
 
 
-def fit_jointly(C: nn.Module, G: Generator, A: Autoencoder, task: Task, config: Config, log: Log) -> None:
-    """Alternate between Eq. 8 for the critic, Eq. 8 for the generator, and Eq. 9 for the classifier."""
-    settings, device = config.uqgan, task.train.x.device
-    D = Critic(A.dim, task.n_classes).to(device)
-    game = Game(C, G, D, A, task.train.class_frequencies(task.n_classes), config, log.say)
-    iterate = accelerate(game.iterate, device, log.say)
-    best = Best(C)
-    parts: Parts = {"A": A, "C": C, "G": G, "D": D, "best": best, **game.optimizers}
-    stage = Stage(log, "uqgan", settings.iterations, parts)
-    codes, health = encode_all(A, task), Health(C, G, D, A, task, log.seed)
-    and_one = range(stage.done, settings.iterations + 1)  # the critic is a batch ahead
-    batches = pairwise(task.train.batches(settings.batch_size, and_one, log.seed, flip=task.flip))
-    with memory_advice("uqgan.batch_size", settings.batch_size):
-        for step, (now, then) in zip(stage, batches, strict=False):
-            if step == 0:
-                set_lr(game.opt_D, settings.gan_lr)
-                game.train_critic(codes[now.view], now.y)
-            set_lr(game.opt_C, decay(settings.lr, settings.end_lr, step, settings.iterations))
-            for optimizer, at in ((game.opt_G, step), (game.opt_D, step + 1)):
-                set_lr(optimizer, decay(settings.gan_lr, settings.gan_end_lr, at, settings.iterations))
-            losses = iterate(now.x, now.y, codes[now.view], then.y, codes[then.view])
-            if (step + 1) % settings.validate_every == 0 or step + 1 == settings.iterations:
-                accuracy = accuracy_on(C, task.validation, partial(posterior, prior=game.prior))
-                best.offer(accuracy, step)
-                stage.record(step, **losses._asdict(), accuracy=accuracy, **health.measure(step))
-    best.restore()
-    G.eval()
-    say_warnings(log, task.class_names)
-
-
-class Game:
-    """Critic, generator and classifier: each with its objective, in turn on the same batch.
-
-    One iteration is a generator step, then the classifier's on the same batch and the critic's on the next,
-    which may run side by side: neither writes what the other reads (both use G, in evaluation mode). The critic's
-    first phase comes before the first iteration.
-    """
+class JointTraining:
+    """Critic, generator and classifier. On each batch they are trained in this order, each by its own objective."""
 
     def __init__(
-        self,
-        C: nn.Module,
-        G: Generator,
-        D: Critic,
-        A: Autoencoder,
-        prior: Prior,
-        config: Config,
-        say: Callable[[str], None] = warnings.warn,
+        self, nets: ShieldedNetworks, D: Critic, prior: Prior, config: Config, say: Callable[[str], None]
     ) -> None:
-        self.C, self.G, self.D, self.A = C, G.eval(), D, A
+        self.C, self.G, self.D, self.A = nets.classifier, nets.generator.eval(), D, nets.autoencoder
         self.prior, self.settings = prior, config.uqgan
-        self.apart = has_batch_norm(C)  # it would mix real and generated samples
         self.layout = block_layout(prior, config.uqgan.batch_size) if prior.is_cuda else None
+        self.call = CompiledCalls(prior.device, config.compiles, say)
         one_kernel = config.compile == "always"
-        self.opt_C = adam(C, one_kernel=one_kernel)
-        self.opt_G = adam(G, GAN_BETAS, one_kernel=one_kernel)
-        self.opt_D = adam(D, GAN_BETAS, one_kernel=one_kernel)
-        for name in ("critic_objective", "generator_objective", "classifier_objective", "codes", "images"):
-            setattr(self, name, compiled(getattr(self, name), prior.device, config.compiles, say))
-        self.aside = Aside(prior.device)
-
-    @property
-    def optimizers(self) -> dict[str, Optimizer]:
-        return {"opt_C": self.opt_C, "opt_G": self.opt_G, "opt_D": self.opt_D}
-
-    def iterate(self, x: Images, y: Labels, z: Codes, next_y: Labels, next_z: Codes) -> Losses:
-        g_loss = self.train_generator(z, y)
-        with self.aside:
-            c_loss = self.train_classifier(x, self.images(y), y)
-        d_loss = self.train_critic(next_z, next_y)
-        self.aside.join()
-        return Losses(d_loss, g_loss, c_loss)
-
-    def train_critic(self, z: Codes, y: Labels) -> Scalar:
-        z_fake = self.codes(y)
-        for _ in range(self.settings.critic_steps):
-            loss = self.critic_objective(z, z_fake, y)
-            minimize(self.opt_D, loss)
-        return loss.detach()
-
-    def train_generator(self, z: Codes, y: Labels) -> Scalar:
-        self.G.train()  # batch statistics here only; running ones in the other phases
-        with frozen(self.C.eval(), self.D):
-            loss = self.generator_objective(z, y)
-            minimize(self.opt_G, loss)
-        self.G.eval()
-        return loss.detach()
-
-    def train_classifier(self, x: Images, x_fake: Images, y: Labels) -> Scalar:
-        self.C.train()
-        for _ in range(self.settings.classifier_steps):
-            loss = self.classifier_objective(x, x_fake, y)
-            minimize(self.opt_C, loss)
-        return loss.detach()
+        self.opt_C = adam(self.C, one_kernel=one_kernel)
+        self.opt_G = adam(self.G, GAN_BETAS, one_kernel=one_kernel)
+        self.opt_D = adam(self.D, GAN_BETAS, one_kernel=one_kernel)
 
     def critic_objective(self, z: Codes, z_fake: Codes, y: Labels) -> Scalar:
-        """max_D, Eq. 8: tell the codes of class y from the generated ones."""
+        """max_D, Eq. 8: tell the codes of class y from generated ones."""
         return critic_loss(self.D, z, z_fake, y, self.settings.lambda_gp)
+
+    def train_critic(self, x: Images, y: Labels, z: Codes) -> Scalar:
+        z_fake = self.call(self.codes, y)
+        for _ in range(self.settings.critic_steps):
+            loss = self.call(self.critic_objective, z, z_fake, y)
+            minimize(self.opt_D, loss)
+        return loss.detach()
 
     def generator_objective(self, z: Codes, y: Labels) -> Scalar:
         """min_G, Eq. 8: close to the class for D, outside it for C, on all its sides for L_R."""
         z_fake = self.G(y)
-        x_fake = self.A.decode(z_fake, y)
-        loss = -self.D(z_fake, y).mean() + self.settings.lambda_cl * out_of_class_loss(self.C(x_fake), y)
-        if self.settings.lambda_reg:
-            loss = loss + self.settings.lambda_reg * spread_loss(z, z_fake, y, self.layout)
-        return cast(Tensor, loss)
+        to_critic = -self.D(z_fake, y).mean()
+        to_classifier = out_of_class_loss(self.C(self.A.decode(z_fake, y)), y)
+        to_all_sides = spread_loss(z, z_fake, y, self.layout)
+        return cast(
+            Tensor, to_critic + self.settings.lambda_cl * to_classifier + self.settings.lambda_reg * to_all_sides
+        )
+
+    def train_generator(self, x: Images, y: Labels, z: Codes) -> Scalar:
+        self.G.train()  # batch statistics here only; running ones in the other phases
+        with frozen(self.C.eval(), self.D):
+            loss = self.call(self.generator_objective, z, y)
+            minimize(self.opt_G, loss)
+        self.G.eval()
+        return loss.detach()
 
     def classifier_objective(self, x: Images, x_fake: Images, y: Labels) -> Scalar:
         """min_C, Eq. 9: in-class on x, out-of-class on other classes and on x̃."""
-        if self.apart:
-            real, fake = self.C(x), self.C(x_fake)
-        else:
-            real, fake = self.C(torch.cat([x, x_fake])).chunk(2)
+        real, fake = logits_of_both(self.C, x, x_fake)
         return classifier_loss(real, fake, y, self.prior, self.settings.lambda_real)
+
+    def train_classifier(self, x: Images, y: Labels, z: Codes) -> Scalar:
+        x_fake = self.call(self.images, y)
+        self.C.train()
+        for _ in range(self.settings.classifier_steps):
+            loss = self.call(self.classifier_objective, x, x_fake, y)
+            minimize(self.opt_C, loss)
+        return loss.detach()
 
     @torch.no_grad()
     def codes(self, y: Labels) -> Codes:
@@ -184,10 +136,66 @@ class Game:
         """x̃ to learn from, not through."""
         return self.A.decode(self.G(y), y)
 
+    def set_learning_rates(self, step: int) -> None:
+        """Linear decay. The critic's next phase is that of the batch after this step's (`overlapped`)."""
+        s = self.settings
+        set_lr(self.opt_C, decay(s.lr, s.end_lr, step, s.iterations))
+        set_lr(self.opt_G, decay(s.gan_lr, s.gan_end_lr, step, s.iterations))
+        set_lr(self.opt_D, decay(s.gan_lr, s.gan_end_lr, step + 1, s.iterations))
+
+
+class CodedBatch(NamedTuple):
+    """Samples, their classes, and their codes."""
+
+    x: Images
+    y: Labels
+    z: Codes
+
+
+def fit_jointly(nets: ShieldedNetworks, task: Task, config: Config, log: Log) -> None:
+    """Alternate between Eq. 8 for the critic, Eq. 8 for the generator, and Eq. 9 for the classifier."""
+    settings, device = config.uqgan, task.train.x.device
+    C, G, A = nets.classifier, nets.generator, nets.autoencoder
+    D = Critic(A.dim, task.n_classes).to(device)
+    prior = task.train.class_frequencies(task.n_classes)
+    joint = JointTraining(nets, D, prior, config, log.say)
+    best = Best(C)
+    optimizers = {"opt_C": joint.opt_C, "opt_G": joint.opt_G, "opt_D": joint.opt_D}
+    parts: Parts = {"A": A, "C": C, "G": G, "D": D, "best": best, **optimizers}
+    stage = Stage(log, "uqgan", settings.iterations, parts)
+    iterate = overlapped(joint.train_critic, joint.train_generator, joint.train_classifier, device, log.say)
+    codes, health = encode_all(A, task), Health(C, G, D, A, task, log.seed)
+    and_one = range(stage.done, settings.iterations + 1)
+    batches = task.train.batches(settings.batch_size, and_one, log.seed, flip=task.flip)
+    coded = (CodedBatch(x, y, codes[view]) for x, y, view in batches)
+    with memory_advice("uqgan.batch_size", settings.batch_size):
+        for step, (batch, following) in zip(stage, pairwise(coded), strict=False):
+            if step == 0:
+                joint.set_learning_rates(-1)
+                joint.train_critic(*batch)
+            joint.set_learning_rates(step)
+            critic, generator, classifier = iterate(batch, following)
+            if (step + 1) % settings.validate_every == 0 or step + 1 == settings.iterations:
+                accuracy = accuracy_on(nets, task.validation, partial(posterior, prior=prior))
+                best.offer(accuracy, step)
+                losses = {"critic": critic, "generator": generator, "classifier": classifier}
+                stage.record(step, **losses, accuracy=accuracy, **health.measure(step))
+    best.restore()
+    nets.eval()
+    say_warnings(log, task.class_names)
+
+
+def logits_of_both(C: nn.Module, x: Images, x_fake: Images) -> tuple[Logits, Logits]:
+    """Logits of real and generated samples: from one pass, or from two where batch norm would mix them."""
+    if has_batch_norm(C):
+        return C(x), C(x_fake)
+    real, fake = C(torch.cat([x, x_fake])).chunk(2)
+    return real, fake
+
 
 @torch.no_grad()
 def encode_all(A: Autoencoder, task: Task) -> Codes:
-    """The code of every training sample, then of its mirror image: A is frozen, so once is enough."""
+    """Codes of all training samples, then of their mirror images: A is frozen, so once is enough."""
     data = task.train
     views = [data.x, data.x.flip(3)] if task.flip else [data.x]
     chunks = [zip(equal_chunks(x), equal_chunks(data.y), strict=True) for x in views]

@@ -5,21 +5,11 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from uqgan.models.layers import (
-    SIDES,
-    Conv,
-    ToFewChannels,
-    TransposedConv,
-    UpBlock,
-    down_path,
-    init_resnet,
-    with_label,
-    with_label_planes,
-)
+from uqgan.models.layers import BLOCKS, UpBlock, down_path, init_resnet, with_label, with_label_planes
 from uqgan.shapes import Codes, Images, Labels
 
 CODERS = ("encode", "decode_logits")
-"""The methods of an autoencoder that run its networks."""
+"""Methods of an autoencoder that run its networks."""
 
 
 class Autoencoder(nn.Module):
@@ -34,16 +24,16 @@ class Autoencoder(nn.Module):
         raise NotImplementedError
 
     def decode(self, z: Codes, y: Labels) -> Images:
-        """Pixels in [0, 1]."""
+        """Images with pixels in [0, 1]."""
         return self.decode_logits(z, y).sigmoid()
 
     def forward(self, x: Images, y: Labels) -> Tensor:
-        """The reconstruction's logits, as Eq. 6 takes them."""
+        """Logits of the reconstruction, for Eq. 6."""
         return self.decode_logits(self.encode(x, y), y)
 
 
 class Identity(Autoencoder):
-    """For points in the plane: the latent space is the data space."""
+    """The data space as latent space, for points in the plane."""
 
     def __init__(self, shape: tuple[int, ...], n_classes: int, dim: int) -> None:
         super().__init__()
@@ -56,66 +46,67 @@ class Identity(Autoencoder):
         return z
 
 
-class SmallAutoencoder(Autoencoder):
+class ConvAutoencoder(Autoencoder):
+    """An encoder that sees the label as constant channels, and a decoder that sees it appended to the code."""
+
+    def __init__(self, encoder: nn.Module, decoder: nn.Module, n_classes: int, dim: int) -> None:
+        super().__init__()
+        self.dim, self.n_classes = dim, n_classes
+        self.encoder, self.decoder = encoder, decoder
+
+    def encode(self, x: Images, y: Labels) -> Codes:
+        return cast(Tensor, self.encoder(with_label_planes(x, y, self.n_classes)))
+
+    def decode_logits(self, z: Codes, y: Labels) -> Tensor:
+        return cast(Tensor, self.decoder(with_label(z, y, self.n_classes)))
+
+
+class SmallAutoencoder(ConvAutoencoder):
     """Two strided convolutions each way, for MNIST-like images of 32 × 32 pixels."""
 
     def __init__(self, shape: tuple[int, ...], n_classes: int, dim: int) -> None:
-        super().__init__()
         channels, height, width = shape
         inner = (64, height // 4, width // 4)
         size = inner[0] * inner[1] * inner[2]
-        self.dim, self.n_classes = dim, n_classes
-        self.encoder = nn.Sequential(
-            Conv(channels + n_classes, 32, stride=2),
+        encoder = nn.Sequential(
+            nn.Conv2d(channels + n_classes, 32, 3, stride=2, padding=1),
             nn.ReLU(inplace=True),
             nn.Conv2d(32, 64, 3, stride=2, padding=1),
             nn.ReLU(inplace=True),
             nn.Flatten(),
             nn.Linear(size, dim),
         )
-        self.decoder = nn.Sequential(
+        decoder = nn.Sequential(
             nn.Linear(dim + n_classes, size),
             nn.ReLU(inplace=True),
             nn.Unflatten(1, inner),
-            TransposedConv(64, 32),
+            nn.ConvTranspose2d(64, 32, 3, stride=2, padding=1, output_padding=1),
             nn.ReLU(inplace=True),
-            TransposedConv(32, 64),
+            nn.ConvTranspose2d(32, 64, 3, stride=2, padding=1, output_padding=1),
             nn.ReLU(inplace=True),
-            ToFewChannels(64, channels),
+            nn.ConvTranspose2d(64, channels, 3, padding=1),
         )
-
-    def encode(self, x: Images, y: Labels) -> Codes:
-        return cast(Tensor, self.encoder(with_label_planes(x, y, self.n_classes)))
-
-    def decode_logits(self, z: Codes, y: Labels) -> Tensor:
-        return cast(Tensor, self.decoder(with_label(z, y, self.n_classes)))
+        super().__init__(encoder, decoder, n_classes, dim)
 
 
-class ResNetAutoencoder(Autoencoder):
-    """The classifier's blocks down to 4 × 4, and batch-normed ones up again, for 32 × 32 or 64 × 64 pixels."""
+class ResNetAutoencoder(ConvAutoencoder):
+    """The ResNet's blocks down to 4 × 4 pixels and batch-normed ones up again, for 32 × 32 or 64 × 64 pixels."""
 
     def __init__(self, shape: tuple[int, ...], n_classes: int, dim: int) -> None:
-        super().__init__()
         channels, size, _ = shape
-        self.dim, self.n_classes = dim, n_classes
         path, width = down_path(channels + n_classes, size)
-        self.encoder = nn.Sequential(path, nn.Flatten(), nn.Linear(width * 16, dim))
-        widths = [width] + [width >> k for k in range(SIDES[size])]
-        self.decoder = nn.Sequential(
+        encoder = nn.Sequential(path, nn.Flatten(), nn.Linear(width * 16, dim))
+        widths = [width] + [width >> k for k in range(BLOCKS[size])]
+        decoder = nn.Sequential(
             nn.Linear(dim + n_classes, width * 16),
             nn.Unflatten(1, (width, 4, 4)),
             *(UpBlock(a, b) for a, b in pairwise(widths)),
             nn.BatchNorm2d(widths[-1]),
             nn.ReLU(),
-            Conv(widths[-1], channels),
+            nn.Conv2d(widths[-1], channels, 3, padding=1),
         )
+        super().__init__(encoder, decoder, n_classes, dim)
         self.apply(init_resnet)
-
-    def encode(self, x: Images, y: Labels) -> Codes:
-        return cast(Tensor, self.encoder(with_label_planes(x, y, self.n_classes)))
-
-    def decode_logits(self, z: Codes, y: Labels) -> Tensor:
-        return cast(Tensor, self.decoder(with_label(z, y, self.n_classes)))
 
 
 AUTOENCODERS: dict[str, type[Identity] | type[SmallAutoencoder] | type[ResNetAutoencoder]] = {
@@ -126,5 +117,5 @@ AUTOENCODERS: dict[str, type[Identity] | type[SmallAutoencoder] | type[ResNetAut
 
 
 def make_autoencoder(kind: str, shape: tuple[int, ...], n_classes: int, dim: int) -> Autoencoder:
-    """The autoencoder of that kind for inputs of `shape`, with codes of size `dim`."""
+    """An autoencoder of that kind for inputs of `shape`, with codes of size `dim`."""
     return AUTOENCODERS[kind](shape, n_classes, dim)

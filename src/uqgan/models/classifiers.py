@@ -1,17 +1,15 @@
-"""Classifiers: x → one logit a class."""
+"""Classifiers: images or points to one logit per class."""
 
 import math
-from typing import cast
 
-from torch import Tensor, nn
+from torch import nn
 
-from uqgan.models.cells import CellConv, CellMax, as_cells
 from uqgan.models.layers import down_path, dropout, init_resnet
-from uqgan.models.own import OwnClassifier
+from uqgan.models.user import UserClassifier
 
 
 class MLP(nn.Sequential):
-    """Three hidden layers of 512, for points in the plane."""
+    """Three hidden layers of 512 units, for points in the plane."""
 
     def __init__(self, shape: tuple[int, ...], n_classes: int, p: float = 0.0, width: int = 512) -> None:
         inputs = math.prod(shape)
@@ -24,25 +22,18 @@ class MLP(nn.Sequential):
 
 
 class LeNet(nn.Sequential):
-    """LeNet-5 for 32 × 32 pixels."""
+    """LeNet-5 with ReLU and max-pooling, for 32 × 32 pixels."""
 
     def __init__(self, shape: tuple[int, ...], n_classes: int, p: float = 0.0) -> None:
         channels, *_ = shape
-
-        def block(layer: nn.Module, *pool: nn.Module) -> list[nn.Module]:
-            return [layer, dropout(p), *pool, nn.ReLU(inplace=True)]  # pooled first: the same, and less to do
-
         super().__init__(
-            *block(CellConv(channels, 6, cell=4), CellMax()),
-            *block(CellConv(6, 16, cell=2), CellMax()),
+            *(nn.Conv2d(channels, 6, 5), dropout(p), nn.ReLU(inplace=True), nn.MaxPool2d(2)),
+            *(nn.Conv2d(6, 16, 5), dropout(p), nn.ReLU(inplace=True), nn.MaxPool2d(2)),
             nn.Flatten(),
-            *block(nn.Linear(400, 120)),
-            *block(nn.Linear(120, 84)),
+            *(nn.Linear(400, 120), dropout(p), nn.ReLU(inplace=True)),
+            *(nn.Linear(120, 84), dropout(p), nn.ReLU(inplace=True)),
             nn.Linear(84, n_classes),
         )
-
-    def forward(self, x: Tensor) -> Tensor:
-        return cast(Tensor, super().forward(as_cells(x, 4)))  # type: ignore[no-untyped-call]
 
 
 class ResNet(nn.Sequential):
@@ -60,9 +51,9 @@ CLASSIFIERS: dict[str, type[MLP] | type[LeNet] | type[ResNet]] = {"mlp": MLP, "l
 
 
 def make_classifier(
-    kind: str, shape: tuple[int, ...], n_classes: int, p: float = 0.0, own: nn.Module | None = None
+    kind: str, shape: tuple[int, ...], n_classes: int, p: float = 0.0, user_classifier: nn.Module | None = None
 ) -> nn.Module:
-    """The classifier of that kind for inputs of `shape`, with dropout `p` if any; or a copy of one's own."""
-    if own is not None:
-        return OwnClassifier(own, shape, n_classes, draws=p > 0)
+    """A classifier of that kind for inputs of `shape`, with dropout rate `p`; or a copy of a user-supplied one."""
+    if user_classifier is not None:
+        return UserClassifier(user_classifier, shape, n_classes, draws=p > 0)
     return CLASSIFIERS[kind](shape, n_classes, p)

@@ -1,7 +1,203 @@
-"""Quick layers that compute the same as the plain ones of the networks, swapped in place."""
+"""Quick layers that compute the same as the plain ones of the networks, swapped in place.
 
-from torch import nn
+Only here do layers look at the device or the compiler.
+"""
+
+from itertools import product
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from uqgan.models.layers import DownBlock, Dropout, UpBlock
+from uqgan.shapes import Images
+
+PAD_CHANNELS = True
+COMPILED_MASKS = True
+FEW_CHANNELS = True
+MASKS_BY_BYTE = 2 * (torch.arange(256)[:, None] >> torch.arange(8) & 1)
+"""Eight elements of a dropout mask, 0 or 2, for each value of a random byte."""
 
 
 def fast(net: nn.Module) -> None:
-    """Swap layers of a network in place for equivalent quick ones: same function, same state-dict keys and shapes."""
+    """Swap layers of a network in place for equivalent quick ones: same function, same state-dict keys and shapes.
+
+    Neighbouring layers are merged only in the residual blocks, which are known to call them in this order.
+    """
+    for module in net.modules():
+        if isinstance(module, DownBlock):
+            _quicken_down(module.main)
+        elif isinstance(module, UpBlock):
+            _quicken_up(module.main)
+        elif type(module) is Dropout and module.p == 0.5:
+            module.__class__ = HalfDropout
+        elif type(module) is nn.ConvTranspose2d and module.bias is not None:
+            few = FEW_CHANNELS and _keeps_size(module) and module.out_channels <= 3
+            module.__class__ = FewChannels if few else TransposedConv
+    for module in net.modules():
+        if PAD_CHANNELS and type(module) is nn.Conv2d and _keeps_size(module, any_stride=True):
+            module.__class__ = PaddedConv
+
+
+def _quicken_down(main: nn.Sequential) -> None:
+    """Layer norms, and the convolution before the pooling unless dropout stands between them."""
+    for layer in main:
+        if type(layer) is nn.LayerNorm:
+            layer.__class__ = ChannelsLastNorm
+            for weight in layer.parameters():
+                weight.data = weight.data.permute(1, 2, 0).contiguous().permute(2, 0, 1)
+    conv, between, pool = main[-3:]
+    if type(conv) is nn.Conv2d and isinstance(between, nn.Identity) and isinstance(pool, nn.AvgPool2d):
+        conv.__class__ = ConvPool
+        main[-1] = nn.Identity()
+
+
+def _quicken_up(main: nn.Sequential) -> None:
+    for at, (layer, conv) in enumerate(zip(main, main[1:], strict=False)):
+        if isinstance(layer, nn.Upsample) and type(conv) is nn.Conv2d:
+            conv.__class__ = UpsampleConv
+            main[at] = nn.Identity()
+
+
+def _keeps_size(conv: nn.Conv2d | nn.ConvTranspose2d, any_stride: bool = False) -> bool:
+    """Whether it is a 3 × 3 convolution with a border of one zero."""
+    shape = (conv.kernel_size, conv.padding, conv.dilation, conv.groups, conv.padding_mode)
+    return shape == ((3, 3), (1, 1), (1, 1), 1, "zeros") and (any_stride or conv.stride == (1, 1))
+
+
+class ChannelsLastNorm(nn.LayerNorm):
+    """Layer norm over [channels, height, width] of images in channels-last format.
+
+    `nn.LayerNorm` would copy them to and fro. Here channels are the last axis, as in memory, of images and weights
+    alike. The compiler gets the formula, which it fuses with the layers around it.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.compiler.is_compiling():
+            variance, mean = torch.var_mean(x.float(), dim=(1, 2, 3), correction=0, keepdim=True)
+            normal = (x.float() - mean) * torch.rsqrt(variance + self.eps)
+            return (normal * self.weight + self.bias).to(x.dtype)
+        # bf16 weights are precise enough for predictions, and float32 ones for training.
+        dtype = torch.promote_types(x.dtype, torch.float32) if torch.is_grad_enabled() else x.dtype
+        images, weight, bias = (each.to(dtype).movedim(-3, -1) for each in (x, self.weight, self.bias))
+        with torch.autocast(x.device.type, enabled=False):  # it would convert all to float32
+            normal = F.layer_norm(images, images.shape[1:], weight, bias, self.eps)
+        return normal.to(x.dtype).movedim(-1, -3)
+
+
+class ConvPool(nn.Conv2d):
+    """A 3 × 3 convolution and the mean of every 2 × 2 pixels, as one 4 × 4 convolution with stride 2.
+
+    It takes less than half the products, and no image of full size between.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv2d(x, _sum_of_shifts(self.weight) / 4, self.bias, stride=2, padding=1)
+
+
+class UpsampleConv(nn.Conv2d):
+    """Nearest-neighbour upsampling and a 3 × 3 convolution, as one transposed 4 × 4 convolution with stride 2."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        kernel = _sum_of_shifts(self.weight.flip(2, 3)).transpose(0, 1)
+        return F.conv_transpose2d(x, kernel, self.bias, stride=2, padding=1)
+
+
+def _sum_of_shifts(kernel: Tensor) -> Tensor:
+    """Sum of a 3 × 3 kernel at its four places within 4 × 4."""
+    rows = F.pad(kernel, (0, 0, 0, 1)) + F.pad(kernel, (0, 0, 1, 0))
+    return F.pad(rows, (0, 1)) + F.pad(rows, (1, 0))
+
+
+class TransposedConv(nn.ConvTranspose2d):
+    """A transposed convolution whose bias is added apart in training on a CPU.
+
+    There PyTorch takes longer for the gradient of that bias than for all others.
+    """
+
+    def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
+        assert self.bias is not None
+        assert isinstance(self.padding, tuple)
+        learns = torch.is_grad_enabled() and self.bias.requires_grad
+        if x.device.type != "cpu" or not learns or output_size is not None:
+            return super().forward(x, output_size)
+        shape = self.stride, self.padding, self.output_padding, self.groups, self.dilation
+        return F.conv_transpose2d(x, self.weight, None, *shape).add_(self.bias[:, None, None])
+
+
+class PaddedConv(nn.Conv2d):
+    """A convolution that pads its channels with zeros to multiples of 8 on CUDA, as tensor cores want."""
+
+    def pads_channels(self, x: Tensor) -> bool:
+        return x.is_cuda
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.pads_channels(x):
+            return super().forward(x)
+        more_in, more_out = -self.in_channels % 8, -self.out_channels % 8
+        weight = F.pad(self.weight, (0, 0, 0, 0, 0, more_in, 0, more_out))
+        bias = None if self.bias is None else F.pad(self.bias, (0, more_out))
+        x = F.pad(x, (0, 0, 0, 0, 0, more_in))
+        return F.conv2d(x, weight, bias, self.stride, self.padding)[:, : self.out_channels]
+
+
+class HalfDropout(Dropout):
+    """Dropout with p = 0.5, which takes one random bit per element; a random number each costs more than a layer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.device.type == "cpu":
+            return x * half_dropout_mask(x)
+        if COMPILED_MASKS and x.ndim == 4 and x.shape[1] % 16 == 0 and torch.compiler.is_compiling():
+            return x * compiled_half_dropout_mask(x)
+        return super().forward(x)
+
+
+def half_dropout_mask(x: Tensor) -> Tensor:
+    """A mask of zeros and twos with x's shape, dtype and layout: 64 elements from one random number."""
+    n = x.numel()
+    words = torch.empty(-(-n // 64), dtype=torch.int64).random_(-(2**63), None)
+    eights = MASKS_BY_BYTE.to(x.dtype).index_select(0, words.view(torch.uint8).int())
+    return eights.flatten()[:n].as_strided(x.shape, torch.empty_like(x).stride())
+
+
+def compiled_half_dropout_mask(x: Images) -> Tensor:
+    """The same on a GPU, in operations that fuse into one kernel: 16 elements from one random number."""
+    batch, channels, height, width = x.shape
+    draw = torch.rand(batch, height, width, channels // 16, 1, device=x.device) * 2**16
+    bits = draw.to(torch.int32) >> torch.arange(16, device=x.device, dtype=torch.int32) & 1
+    return 2 * bits.reshape(batch, height, width, channels).permute(0, 3, 1, 2).to(x.dtype)
+
+
+class FewChannels(TransposedConv):
+    """A transposed 3 × 3 convolution with stride 1 to a few channels, at which CPUs are slow in float32."""
+
+    def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
+        if x.device.type != "cpu" or x.dtype == torch.bfloat16:
+            return super().forward(x)
+        return cast(Tensor, _FewChannels.apply(x, self.weight, self.bias))  # type: ignore[no-untyped-call]
+
+
+class _FewChannels(torch.autograd.Function):
+    """One product for all nine taps, then nine shifted sums."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        height, width = x.shape[2:]
+        taps = (weight.flatten(1).mT @ x.flatten(2)).reshape(len(x), *weight.shape[1:], height, width)
+        total = bias[:, None, None].repeat(len(x), 1, height + 2, width + 2)
+        for u, v in product(range(3), range(3)):
+            total[..., u : u + height, v : v + width] += taps[:, :, u, v]
+        return total[..., 1:-1, 1:-1].contiguous()
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        steps, zeros, needed = (1, 1), (0, 0), ctx.needs_input_grad
+        return cast(
+            tuple[Tensor | None, ...],
+            torch.ops.aten.convolution_backward(
+                upstream[0], x, weight, [weight.shape[1]], steps, steps, steps, True, zeros, 1, needed
+            ),
+        )

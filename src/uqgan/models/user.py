@@ -1,4 +1,4 @@
-"""A classifier of one's own: any network that gives one logit a class."""
+"""User-supplied classifiers: any network that gives one logit per class."""
 
 from copy import deepcopy
 from typing import Any, cast
@@ -13,8 +13,8 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
-class OwnClassifier(nn.Module):
-    """A copy of a handed-in network, proved by a trial; its dropout stays on in prediction if `draws` is set."""
+class UserClassifier(nn.Module):
+    """A copy of a user-supplied network, checked by a trial pass; with `draws` its dropout stays on in prediction."""
 
     def __init__(self, net: nn.Module, shape: tuple[int, ...], n_classes: int, draws: bool = False) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class OwnClassifier(nn.Module):
         except Exception as error:
             raise self._refusal(f"cannot be copied ({_first_line(error)})") from error
         self._check_layers()
-        super().train(False)  # all dropout off, so that the trial draws nothing
+        super().train(False)  # dropout off: the trial pass must not consume random numbers
         x = torch.zeros(2, *shape, device=next(net.parameters()).device)
         self._check_logits(x, n_classes)
         self.takes_channels_last = self._try_channels_last(x)
@@ -33,7 +33,7 @@ class OwnClassifier(nn.Module):
     def forward(self, x: Images) -> Logits:
         return cast(Tensor, self.net(x).float())
 
-    def train(self, mode: bool = True) -> "OwnClassifier":
+    def train(self, mode: bool = True) -> "UserClassifier":
         super().train(mode)
         if self.draws:
             for layer in self._dropout():
@@ -63,12 +63,12 @@ class OwnClassifier(nn.Module):
             found = f"shape {tuple(out.shape)}"
         else:
             return
-        rule = "must give one logit a class (change its last layer)"
+        rule = "must give one logit per class (change its last layer)"
         raise self._refusal(f"gives {found} for {n_classes} classes: {rule}")
 
     @torch.no_grad()
     def _try_channels_last(self, x: Images) -> bool:
-        """Whether it takes images however they lie in memory: `flatten` does, `view` doesn't."""
+        """Whether the network accepts images in channels-last format: `flatten` does, `view` doesn't."""
         if x.ndim != 4:
             return False
         try:
@@ -85,6 +85,7 @@ class OwnClassifier(nn.Module):
 
 
 def has_batch_norm(net: nn.Module) -> bool:
+    """Whether statistics of a batch enter its outputs in training."""
     return any(isinstance(layer, BATCH_NORMS) for layer in net.modules())
 
 
