@@ -18,8 +18,9 @@ import torch
 from predict import TEST_SIDES
 from uqgan import metrics
 from uqgan.evaluation import Outputs, evaluate
-from uqgan.losses import critic_loss, spread_loss
+from uqgan.losses import critic_loss
 from uqgan.models.gan import Critic
+from uqgan.regulariser import spread_loss
 from uqgan.uncertainty import Prediction
 
 

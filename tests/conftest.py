@@ -6,7 +6,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from jaxtyping import install_import_hook
 
-install_import_hook(["uqgan.losses", "uqgan.uncertainty", "uqgan.models"], "beartype.beartype")
+install_import_hook(["uqgan.losses", "uqgan.regulariser", "uqgan.uncertainty", "uqgan.models"], "beartype.beartype")
 
 import pytest
 import torch

@@ -11,11 +11,11 @@ from uqgan import acceleration
 from uqgan.acceleration import Aside, Compiled, accelerate, compiled, own_randomness, prepare
 from uqgan.config import parse
 from uqgan.data.dataset import equal_chunks
-from uqgan.losses import block_layout
 from uqgan.methods import METHODS
 from uqgan.methods.method import COMPILED_FROM
 from uqgan.models.autoencoders import make_autoencoder
 from uqgan.models.classifiers import make_classifier
+from uqgan.regulariser import block_layout
 from uqgan.training import adam, set_lr
 from uqgan.uncertainty import Prediction
 

@@ -1,8 +1,6 @@
 import math
 
-import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -13,10 +11,10 @@ from uqgan.losses import (
     critic_loss,
     cross_entropy_loss,
     gradient_penalty,
+    in_class_loss,
     one_vs_all_loss,
     out_of_class_loss,
     reconstruction_loss,
-    spread_loss,
 )
 from uqgan.models.gan import Critic
 from uqgan.uncertainty import posterior
@@ -85,8 +83,7 @@ def test_eq_9_at_lambda_real_1_is_eq_1_and_ignores_the_generated() -> None:
 def test_losses_of_extreme_logits_keep_their_gradient() -> None:
     """On probabilities the loss would be cut at 100 and its slope be 0 (float32 σ(17) is 1)."""
     logits = torch.tensor([[200.0, -200.0]], requires_grad=True)
-    in_class = one_vs_all_loss(logits, torch.tensor([1]), torch.tensor([0.5, 0.5]), others=0.0)
-    loss = out_of_class_loss(logits, torch.tensor([0])) + in_class
+    loss = out_of_class_loss(logits, torch.tensor([0])) + in_class_loss(logits, torch.tensor([1]))
     assert_close(loss, torch.tensor(400.0))
     (gradient,) = torch.autograd.grad(loss, logits)
     assert_close(gradient, torch.tensor([[1.0, -1.0]]))
@@ -144,7 +141,7 @@ def test_the_penalty_looks_between_a_code_and_its_generated_partner() -> None:
     z, z_fake, y = torch.zeros(500, 2), torch.ones(500, 2), torch.zeros(500, dtype=torch.long)
     critic = Recording(torch.tensor([1.0, 0.0]))
     gradient_penalty(critic, z, z_fake, y)
-    assert_close(critic.seen[:, 0], critic.seen[:, 1])  # one share a sample
+    assert_close(critic.seen[:, 0], critic.seen[:, 1])  # one share per sample
     assert critic.seen.min() >= 0
     assert critic.seen.max() <= 1
     assert critic.seen[:, 0].std() > 0.25  # uniform on [0, 1] has 0.289
@@ -165,83 +162,3 @@ def test_the_critics_slope_and_its_penalty_are_those_of_autograd() -> None:
     assert len(ours) == 4  # the weights; biases don't touch the slope
     for a, b in zip(ours, [g for g in theirs if g.ndim == 2], strict=True):
         assert_close(a, b)
-
-
-def slow_spread_loss(z: Tensor, z_fake: Tensor, y: Tensor) -> Tensor:
-    """Eqs. 10 and 11 word by word."""
-    classes = []
-    for c in y.unique():
-        codes, generated = z[y == c], z_fake[y == c]
-        if len(codes) < 2:
-            continue
-        i, k = torch.triu_indices(len(codes), len(codes), 1)
-        terms = []
-        for code in codes:
-            direction = F.normalize(generated - code, dim=1)
-            cosine = (direction[i] * direction[k]).sum(1).clamp(-1 + 1e-6, 1 - 1e-6)
-            terms.append(-torch.log(cosine.arccos() / math.pi).mean())
-        classes.append(torch.stack(terms).mean())
-    return torch.stack(classes).mean()
-
-
-@pytest.mark.parametrize(("n_classes", "dim", "batch"), [(2, 2, 20), (5, 32, 40), (30, 3, 40)])
-def test_l_r_and_its_gradient_are_those_of_the_formula(n_classes: int, dim: int, batch: int) -> None:
-    y = torch.randint(n_classes, (batch,))
-    z = torch.randn(batch, dim, dtype=torch.double) + 7
-    z_fake = (torch.randn(batch, dim, dtype=torch.double) + 7).requires_grad_()
-    ours, theirs = spread_loss(z, z_fake, y), slow_spread_loss(z, z_fake, y)
-    assert_close(ours, theirs)
-    assert_close(*(torch.autograd.grad(loss, z_fake)[0] for loss in (ours, theirs)))
-
-
-def test_l_r_counts_classes_alike_however_unbalanced_the_batch() -> None:
-    y = torch.tensor([0] * 12 + [1] * 3)
-    z, z_fake = torch.randn(15, 2), torch.randn(15, 2)
-    apart = [spread_loss(z[y == c], z_fake[y == c], y[y == c]) for c in (0, 1)]
-    assert_close(spread_loss(z, z_fake, y), (apart[0] + apart[1]) / 2)
-
-
-def test_classes_seen_once_are_skipped_and_none_seen_twice_gives_0() -> None:
-    z, z_fake = torch.randn(5, 2), torch.randn(5, 2, requires_grad=True)
-    assert_close(
-        spread_loss(z, z_fake, torch.tensor([0, 0, 0, 1, 2])), spread_loss(z[:3], z_fake[:3], torch.zeros(3).long())
-    )
-    loss = spread_loss(z, z_fake, torch.arange(5))
-    assert loss == 0
-    assert (torch.autograd.grad(loss, z_fake)[0] == 0).all()
-
-
-def test_a_fixed_layout_changes_nothing_but_the_shapes() -> None:
-    y, z, z_fake = torch.randint(4, (24,)), torch.randn(24, 3), torch.randn(24, 3)
-    assert_close(spread_loss(z, z_fake, y, (6, 24)), spread_loss(z, z_fake, y))
-
-
-def test_members_beyond_a_fixed_block_are_left_out() -> None:
-    y, z, z_fake = torch.zeros(9, dtype=torch.long), torch.randn(9, 3), torch.randn(9, 3)
-    assert_close(spread_loss(z, z_fake, y, (1, 5)), spread_loss(z[:5], z_fake[:5], y[:5]))
-
-
-@given(turn=st.floats(0, 6.28), scale=st.floats(0.1, 10), shift=st.floats(-5, 5))
-def test_l_r_does_not_change_when_all_codes_turn_move_or_grow_together(turn: float, scale: float, shift: float) -> None:
-    y = torch.randint(2, (16,))
-    z, z_fake = torch.randn(16, 2, dtype=torch.double), 3 * torch.randn(16, 2, dtype=torch.double)
-    c, s = math.cos(turn), math.sin(turn)
-    matrix = scale * torch.tensor([[c, -s], [s, c]], dtype=torch.double)
-    moved = spread_loss(z @ matrix + shift, z_fake @ matrix + shift, y)
-    assert_close(moved, spread_loss(z, z_fake, y), rtol=1e-6, atol=1e-6)
-
-
-def test_a_ring_beats_a_clump() -> None:
-    angle, y = torch.linspace(0, 2 * math.pi, 33)[:-1], torch.zeros(32, dtype=torch.long)
-    z = 0.1 * torch.randn(32, 2)
-    ring = torch.stack([angle.cos(), angle.sin()], 1)
-    clump = torch.tensor([2.0, 0.0]) + 0.1 * torch.randn(32, 2)
-    assert spread_loss(z, 2 * ring, y) < 0.5 * spread_loss(z, clump, y)
-
-
-def test_coinciding_codes_give_a_finite_l_r_and_gradient() -> None:
-    y, z = torch.zeros(4, dtype=torch.long), torch.zeros(4, 2)
-    z_fake = torch.zeros(4, 2, requires_grad=True)
-    loss = spread_loss(z, z_fake, y)
-    assert loss.isfinite()
-    assert torch.autograd.grad(loss, z_fake)[0].isfinite().all()

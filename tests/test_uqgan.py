@@ -9,10 +9,11 @@ from torch.testing import assert_close
 from uqgan.config import load_config
 from uqgan.data.tasks import load_task
 from uqgan.log import Log
-from uqgan.losses import classifier_loss, critic_loss, out_of_class_loss, spread_loss
+from uqgan.losses import classifier_loss, critic_loss, out_of_class_loss
 from uqgan.methods.uqgan import GAN_BETAS, encode_all, fit_jointly, networks
 from uqgan.models.autoencoders import make_autoencoder
 from uqgan.models.gan import Critic
+from uqgan.regulariser import spread_loss
 from uqgan.training import adam, decay, frozen, minimize, set_lr
 
 STEPS = 5

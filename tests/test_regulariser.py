@@ -1,0 +1,91 @@
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.testing import assert_close
+
+from uqgan.regulariser import spread_loss
+
+
+def slow_spread_loss(z: Tensor, z_fake: Tensor, y: Tensor) -> Tensor:
+    """Eqs. 10 and 11 word by word."""
+    classes = []
+    for c in y.unique():
+        codes, generated = z[y == c], z_fake[y == c]
+        if len(codes) < 2:
+            continue
+        i, k = torch.triu_indices(len(codes), len(codes), 1)
+        terms = []
+        for code in codes:
+            direction = F.normalize(generated - code, dim=1)
+            cosine = (direction[i] * direction[k]).sum(1).clamp(-1 + 1e-6, 1 - 1e-6)
+            terms.append(-torch.log(cosine.arccos() / math.pi).mean())
+        classes.append(torch.stack(terms).mean())
+    return torch.stack(classes).mean()
+
+
+@pytest.mark.parametrize(("n_classes", "dim", "batch"), [(2, 2, 20), (5, 32, 40), (30, 3, 40)])
+def test_l_r_and_its_gradient_are_those_of_the_formula(n_classes: int, dim: int, batch: int) -> None:
+    y = torch.randint(n_classes, (batch,))
+    z = torch.randn(batch, dim, dtype=torch.double) + 7
+    z_fake = (torch.randn(batch, dim, dtype=torch.double) + 7).requires_grad_()
+    ours, theirs = spread_loss(z, z_fake, y), slow_spread_loss(z, z_fake, y)
+    assert_close(ours, theirs)
+    assert_close(*(torch.autograd.grad(loss, z_fake)[0] for loss in (ours, theirs)))
+
+
+def test_l_r_counts_classes_alike_however_unbalanced_the_batch() -> None:
+    y = torch.tensor([0] * 12 + [1] * 3)
+    z, z_fake = torch.randn(15, 2), torch.randn(15, 2)
+    apart = [spread_loss(z[y == c], z_fake[y == c], y[y == c]) for c in (0, 1)]
+    assert_close(spread_loss(z, z_fake, y), (apart[0] + apart[1]) / 2)
+
+
+def test_classes_seen_once_are_skipped_and_none_seen_twice_gives_0() -> None:
+    z, z_fake = torch.randn(5, 2), torch.randn(5, 2, requires_grad=True)
+    assert_close(
+        spread_loss(z, z_fake, torch.tensor([0, 0, 0, 1, 2])), spread_loss(z[:3], z_fake[:3], torch.zeros(3).long())
+    )
+    loss = spread_loss(z, z_fake, torch.arange(5))
+    assert loss == 0
+    assert (torch.autograd.grad(loss, z_fake)[0] == 0).all()
+
+
+def test_a_fixed_layout_changes_nothing_but_the_shapes() -> None:
+    y, z, z_fake = torch.randint(4, (24,)), torch.randn(24, 3), torch.randn(24, 3)
+    assert_close(spread_loss(z, z_fake, y, (6, 24)), spread_loss(z, z_fake, y))
+
+
+def test_members_beyond_a_fixed_block_are_left_out() -> None:
+    y, z, z_fake = torch.zeros(9, dtype=torch.long), torch.randn(9, 3), torch.randn(9, 3)
+    assert_close(spread_loss(z, z_fake, y, (1, 5)), spread_loss(z[:5], z_fake[:5], y[:5]))
+
+
+@given(turn=st.floats(0, 6.28), scale=st.floats(0.1, 10), shift=st.floats(-5, 5))
+def test_l_r_does_not_change_when_all_codes_turn_move_or_grow_together(turn: float, scale: float, shift: float) -> None:
+    y = torch.randint(2, (16,))
+    z, z_fake = torch.randn(16, 2, dtype=torch.double), 3 * torch.randn(16, 2, dtype=torch.double)
+    c, s = math.cos(turn), math.sin(turn)
+    matrix = scale * torch.tensor([[c, -s], [s, c]], dtype=torch.double)
+    moved = spread_loss(z @ matrix + shift, z_fake @ matrix + shift, y)
+    assert_close(moved, spread_loss(z, z_fake, y), rtol=1e-6, atol=1e-6)
+
+
+def test_a_ring_beats_a_clump() -> None:
+    angle, y = torch.linspace(0, 2 * math.pi, 33)[:-1], torch.zeros(32, dtype=torch.long)
+    z = 0.1 * torch.randn(32, 2)
+    ring = torch.stack([angle.cos(), angle.sin()], 1)
+    clump = torch.tensor([2.0, 0.0]) + 0.1 * torch.randn(32, 2)
+    assert spread_loss(z, 2 * ring, y) < 0.5 * spread_loss(z, clump, y)
+
+
+def test_coinciding_codes_give_a_finite_l_r_and_gradient() -> None:
+    y, z = torch.zeros(4, dtype=torch.long), torch.zeros(4, 2)
+    z_fake = torch.zeros(4, 2, requires_grad=True)
+    loss = spread_loss(z, z_fake, y)
+    assert loss.isfinite()
+    assert torch.autograd.grad(loss, z_fake)[0].isfinite().all()
