@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 DEV    := $(VENV)/.ready-dev
 
-.PHONY: demo test check lint docs bench clean
+.PHONY: demo test check lint docs results bench clean
 
 demo: $(READY)
 	$(BIN)/uqgan demo --output demo
@@ -23,6 +23,9 @@ lint: $(DEV)
 
 docs: $(DEV)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+results: $(DEV)
+	$(BIN)/python docs/make_results.py
 
 bench: $(DEV)
 	$(BIN)/python benchmarks/core.py

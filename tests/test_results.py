@@ -1,0 +1,99 @@
+"""Every figure that README and docs show is the one that results/ gives."""
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+RESULTS = sorted(path for path in (ROOT / "results").rglob("*") if path.is_file())
+RUNS = [path for path in RESULTS if path.name.startswith("seed-")]
+PAGES = ["index.md", "methods.md", "data.md", "api.md"]
+MEASURED = re.compile(
+    r"(accuracy|AUROC|ECE|FPR95|epistemic|aleatoric)\b[^.\n]{0,40}?\d\.\d"  # a score
+    r"|\d ± \d"
+    r"|\d ?(ms|MB|GB|TFLOP)\b|\d (s|min) on\b|\d\.\d+ ?(s|%)\B"  # a time, a size, a share
+    r"|Expected"
+)
+
+
+def load_generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_results", ROOT / "docs" / "make_results.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+make_results = load_generator()
+
+
+def test_the_page_is_what_the_results_give() -> None:
+    assert (ROOT / "docs" / "results.md").read_text() == make_results.page(), "run `make results`"
+
+
+def test_the_tables_of_the_readme_are_what_the_results_give() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert text == make_results.readme(text), "run `make results`"
+
+
+@pytest.mark.parametrize("page", [*(f"docs/{name}" for name in PAGES), "README.md", "CONTRIBUTING.md"])
+def test_other_text_carries_no_measured_figures(page: str) -> None:
+    text = (ROOT / page).read_text()
+    text = re.sub(f"{make_results.BEGIN}.*{make_results.END}", "", text, flags=re.S)
+    assert not MEASURED.search(text), MEASURED.search(text)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "src/uqgan/settings").glob("*.yaml")), ids=lambda path: path.stem)
+def test_headers_of_settings_carry_no_measured_figures(path: Path) -> None:
+    comments = "\n".join(re.findall(r"#.*", path.read_text()))
+    assert not MEASURED.search(comments), MEASURED.search(comments)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["uqgan accuracy 99.70, AUROC of all OoD sets 98.6", "275 s on one H200", "epistemic at most 0.40", "98.99 ± 0.44"],
+)
+def test_a_measured_figure_is_recognised(words: str) -> None:
+    assert MEASURED.search(words)
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda path: str(path.relative_to(ROOT / "results")))
+def test_a_run_is_recorded_with_its_conditions(path: Path) -> None:
+    record = json.loads(path.read_text())
+    assert path == ROOT / "results" / record["task"] / record["method"] / f"seed-{record['seed']}.json"
+    for key in ("scores", "settings", "versions", "device", "command", "commit"):
+        assert record[key], key
+    assert record["samples"] == "test"
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: str(path.relative_to(ROOT / "results")))
+def test_a_result_parses_and_is_used(path: Path) -> None:
+    """By the page, or by a decision record that names it."""
+    json.loads(path.read_text())
+    assert not re.search(r"/(work|tmp|home|root)/", path.read_text())
+    make_results.page()
+    records = "\n".join(record.read_text() for record in (ROOT / "docs" / "decisions").glob("*.md"))
+    assert path in make_results.used or f"`{path.relative_to(ROOT)}`" in records
+
+
+def test_more_results_become_more_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Another seed and a method that the page hasn't seen."""
+    folder = ROOT / "results" / "mnist" / "uqgan"
+    for method in ("uqgan", "made-up"):
+        (tmp_path / "mnist" / method).mkdir(parents=True)
+        for seed in (0, 1) if method == "uqgan" else (0,):
+            (tmp_path / "mnist" / method / f"seed-{seed}.json").write_text((folder / f"seed-{seed}.json").read_text())
+    (tmp_path / "paper.json").write_text((ROOT / "results" / "paper.json").read_text())
+    monkeypatch.setattr(make_results, "RESULTS", tmp_path)
+    rows = [line.split(" | ")[:3] for line in make_results.setting("mnist").splitlines() if line.startswith("|")][2:]
+    assert [row[:3] for row in rows] == [["| UQGAN", "ours", "2"], ["| ", "paper", ""], ["| made-up", "ours", "1"]]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs/decisions").glob("*.md")), ids=lambda path: path.stem)
+def test_a_decision_record_is_short(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 15
