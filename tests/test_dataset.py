@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from uqgan.data import doubles
-from uqgan.data.dataset import Dataset, as_input, epoch_views, permutation, split_indices
+from uqgan.data.dataset import Dataset, as_input, epoch_views, outlier_batches, permutation, split_indices
 from uqgan.data.doubles import first_copies
 from uqgan.data.splits import cut, cut_by_class, cut_ood, split_task
 from uqgan.errors import UsageError
@@ -127,6 +127,36 @@ def test_an_epoch_of_batches_shows_each_sample_once_flipped_or_not(
     shown = [k for batch in batches for k in numbers((batch.x * 255).round())]
     assert sorted(shown) == list(range(n))
     assert [k % 5 for k in shown] == torch.cat([batch.y for batch in batches]).tolist()
+
+
+@given(lengths=st.lists(st.integers(1, 60), min_size=1, max_size=4), batch_size=st.integers(1, 40), seed=seeds)
+def test_outlier_batches_share_equally_and_pass_through_each_set(
+    lengths: list[int], batch_size: int, seed: int
+) -> None:
+    sets = [numbered_set(n, start=100 * k).x for k, n in enumerate(lengths)]
+    batches = list(outlier_batches([*sets, sets[0][:0]], batch_size, range(12), seed))
+    shown: list[list[int]] = [[] for _ in sets]
+    for batch in batches:
+        members = [[i for i in numbers((batch * 255).round()) if i // 100 == k] for k in range(len(sets))]
+        counts = [len(each) for each in members]
+        assert sum(counts) == batch_size
+        assert max(counts) - min(counts) <= 1
+        for whole, each in zip(shown, members, strict=True):
+            whole.extend(each)
+    for k, n in enumerate(lengths):
+        for start in range(0, len(shown[k]), n):
+            epoch = shown[k][start : start + n]
+            assert len(set(epoch)) == len(epoch)
+            assert set(epoch) <= set(range(100 * k, 100 * k + n))
+    resumed = list(outlier_batches(sets, batch_size, range(7, 12), seed))
+    assert all(torch.equal(a, b) for a, b in zip(batches[7:], resumed, strict=True))
+
+
+def test_outliers_are_shuffled_anew_in_each_epoch_and_by_each_seed() -> None:
+    x = numbered_set(50).x
+    first, second = (numbers((batch * 255).round()) for batch in outlier_batches([x], 50, range(2), 0))
+    (other,) = (numbers((batch * 255).round()) for batch in outlier_batches([x], 50, range(1), 1))
+    assert len({tuple(each) for each in (first, second, other, range(50))}) == 4
 
 
 def test_a_flip_mirrors_left_to_right_about_half_of_the_images() -> None:

@@ -1,7 +1,8 @@
 """A data set is two tensors on a device: no loaders, no workers (decision 0002)."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -86,8 +87,35 @@ class Dataset:
         return Batch(x, self.y[place], view)
 
 
+def outlier_batches(sets: Sequence[Tensor], batch_size: int, steps: range, seed: int) -> Iterator[Images]:
+    """Batches of these steps as network input, shared equally between the sets (sizes differ by at most one).
+
+    Each set is passed through in shuffled order, epoch by epoch. A step's samples follow from the seed and the step
+    alone, so a run can be resumed anywhere. Empty sets are skipped.
+    """
+    sets = [x for x in sets if len(x)]
+
+    @lru_cache(2 * len(sets))
+    def order(k: int, epoch: int) -> Tensor:
+        return permutation(len(sets[k]), seed, epoch).to(sets[k].device)
+
+    def take(k: int, start: int, stop: int) -> Tensor:
+        """Samples `start` to `stop` of the endless sequence of set k."""
+        n = len(sets[k])
+        epochs = range(start // n, -(-stop // n))
+        rows = [order(k, epoch)[max(0, start - epoch * n) : stop - epoch * n] for epoch in epochs]
+        return sets[k][torch.cat(rows)] if rows else sets[k][:0]
+
+    for step in steps:
+        # Sample j of all batches is number j // len(sets) of set j % len(sets).
+        ends = [
+            [-((k - j) // len(sets)) for j in (step * batch_size, (step + 1) * batch_size)] for k in range(len(sets))
+        ]
+        yield as_input(torch.cat([take(k, start, stop) for k, (start, stop) in enumerate(ends)]))
+
+
 def as_input(x: Tensor) -> Images:
-    """What a network sees: pixels in [0, 1], points as they are."""
+    """Samples as a network sees them: pixels in [0, 1], points unchanged."""
     return x.float() / 255 if x.dtype == torch.uint8 else x
 
 
