@@ -16,7 +16,7 @@ from uqgan import curves, shields
 from uqgan.config import load_config
 from uqgan.data.dataset import Dataset
 from uqgan.data.tasks import Task
-from uqgan.health import PER_CLASS, Health, gradient_norm, say_warnings, settled, some_of_each, warnings
+from uqgan.health import PER_CLASS, Health, gradient_norm, sample_per_class, say_warnings, settled, warnings
 from uqgan.log import Log, headline
 from uqgan.models.autoencoders import Identity
 from uqgan.models.gan import Critic, Generator
@@ -104,7 +104,7 @@ def test_a_classifier_that_lets_everything_in_shields_nothing() -> None:
 def test_the_critics_distance_is_that_of_the_data_whatever_their_balance() -> None:
     task = plane([PER_CLASS, 3 * PER_CLASS])
     found = health(task, G=Constant([0.0, 0.0]), D=FirstCoordinate()).measure(0)
-    x = task.train.x[some_of_each(task.train.y, 2), 0].view(2, -1).mean(1)
+    x = task.train.x[sample_per_class(task.train.y, 2), 0].view(2, -1).mean(1)
     assert found["critic.distance"] == pytest.approx(float(0.25 * x[0] + 0.75 * x[1]), rel=1e-3)
 
 
@@ -126,7 +126,7 @@ def test_classes_that_are_empty_single_or_all_alike_are_left_out_and_all_numbers
 
 def test_as_many_of_each_class_are_taken_and_few_come_repeatedly() -> None:
     y = torch.tensor([2, 0, 2, 0, 0])
-    index = some_of_each(y, 4).view(2, PER_CLASS)
+    index = sample_per_class(y, 4).view(2, PER_CLASS)
     assert y[index].unique(dim=1).tolist() == [[0], [2]]
     assert set(index[0].tolist()) == {1, 3, 4}
 
@@ -188,6 +188,23 @@ def test_only_the_last_third_of_training_is_warned_of_and_a_single_slip_is_forgi
     assert settled(rows(**bad), "out_of_class") == {0: 0.2, 1: 1}
 
 
+def test_the_first_member_of_an_ensemble_stands_for_all() -> None:
+    bad, good = rows(**of_classes([0.01], [1])), rows(**of_classes([1], [1]))
+    ensemble = [row | {"member": k} for k, log in enumerate((bad, good)) for row in log]
+    assert warnings(ensemble, "a") == warnings(bad, "a") != []
+    assert shields.describe_health(ensemble, "a") == shields.describe_health(bad, "a")
+
+
+def test_each_member_is_warned_of_its_own_faults() -> None:
+    heard = io.StringIO()
+    log = Log(console=Console(file=heard))
+    log.rows = [row | {"member": k} for k, spread in enumerate((1, 0.04)) for row in rows(**of_classes([spread], [1]))]
+    say_warnings(log.of_member(0, 0), "a")
+    assert heard.getvalue() == ""
+    say_warnings(log.of_member(1, 1), "a")
+    assert "collapsed" in heard.getvalue()
+
+
 def test_a_log_without_measurements_gives_no_warnings() -> None:
     assert warnings([], "ab") == []
     assert warnings([{"stage": "one_vs_all", "step": 1, "classifier": 0.1}], "ab") == []
@@ -228,17 +245,17 @@ def test_losses_are_drawn_without_the_details() -> None:
 
 
 def test_ten_classes_get_a_line_each_and_more_of_them_a_band_and_their_lowest_rows() -> None:
-    few = shields.health_of(rows(**of_classes([1.0] * 10, [0.0] * 10)), [str(k) for k in range(10)])
+    few = shields.describe_health(rows(**of_classes([1.0] * 10, [0.0] * 10)), [str(k) for k in range(10)])
     assert few is not None
     assert len(few["classes"]) == 10
     values = of_classes([1 + k for k in range(30)], [1 - k / 100 for k in range(30)])
-    many = shields.health_of(rows(**values), [str(k) for k in range(30)])
+    many = shields.describe_health(rows(**values), [str(k) for k in range(30)])
     assert many is not None
     assert [name for name, *_ in many["classes"]] == [str(k) for k in (*range(5), *range(25, 30))]
     assert len(many["curves"]["spread"]) < 2 * len(few["curves"]["spread"])
 
 
 def test_a_log_of_one_measurement_or_of_none_can_be_shown() -> None:
-    assert shields.health_of(rows(1, **of_classes([0.0], [0.0])), ["a"]) is not None
-    assert shields.health_of(rows(1, **of_classes([0.5] * 11, [0.0] * 11)), "abcdefghijk") is not None
-    assert shields.health_of([{"stage": "uqgan", "step": 1, "critic": 1.0}], ["a"]) is None
+    assert shields.describe_health(rows(1, **of_classes([0.0], [0.0])), ["a"]) is not None
+    assert shields.describe_health(rows(1, **of_classes([0.5] * 11, [0.0] * 11)), "abcdefghijk") is not None
+    assert shields.describe_health([{"stage": "uqgan", "step": 1, "critic": 1.0}], ["a"]) is None

@@ -121,7 +121,17 @@ def test_the_row_kept_has_the_best_validation_and_is_the_last_of_equals() -> Non
 
 def test_curves_of_a_stage_logged_once_or_by_several_members_can_be_drawn() -> None:
     assert "validation accuracy" in curves.training_curves(ROWS[:1])
-    assert curves.training_curves([*ROWS, *ROWS]) != curves.training_curves(ROWS)
+    members = [row | {"member": k, "loss": row["loss"] + k} for k in range(2) for row in ROWS]
+    both, first = curves.training_curves(members), curves.training_curves(members[: len(ROWS)])
+    assert first == curves.training_curves(ROWS)
+    assert both.count("clip-path") - first.count("clip-path") == 2  # a line more of the losses and of the accuracy
+
+
+def test_rows_are_grouped_by_stage_and_by_member_in_the_order_they_come() -> None:
+    rows = [{"stage": stage, "member": k} for stage in "ba" for k in (1, 0)]
+    assert curves.group_by("stage", rows) == {"b": rows[:2], "a": rows[2:]}
+    assert list(curves.group_by("member", rows)) == [1, 0]
+    assert curves.group_by("member", ROWS) == {None: ROWS}
 
 
 def test_pictures_keep_their_pixels_and_stand_side_by_side() -> None:

@@ -147,7 +147,7 @@ def test_a_planar_and_an_image_run_get_all_their_sections(html: str, page: Page)
     for section in (plane, digits):
         for name in ("Reliability", "Stage autoencoder", "Stage uqgan", "Settings, versions, command", "lambda_real"):
             assert name in section
-    assert page.headings[-1] == "What the words mean"
+    assert page.headings[-1] == "Glossary"
 
 
 def test_runs_of_a_task_stand_together_and_are_named_by_what_differs_and_matters(page: Page) -> None:
@@ -281,7 +281,7 @@ def test_an_ood_set_that_is_not_there_stands_in_the_table_as_left_out() -> None:
 
 
 @pytest.mark.usefixtures("plain")
-def test_the_health_of_a_shield_is_told_by_class_with_its_warnings() -> None:
+def test_the_health_of_a_shield_is_shown_per_class_with_its_warnings() -> None:
     whole = chapter("uqgan", small("moons"), resamples=0)
     assert "Is the shield whole?" not in render([whole], "not measured")
     log = [row | HEALTH if row["stage"] == "uqgan" else row for row in LOG]
@@ -291,9 +291,9 @@ def test_the_health_of_a_shield_is_told_by_class_with_its_warnings() -> None:
     assert [first, "2.00", "100"] in page.rows
     assert [second, "0.04", "25"] in page.rows
     assert all(sentence in page.words for sentence in warnings(log, (first, second)))
-    assert "Nothing to warn of" not in page.words
+    assert "No warnings:" not in page.words
     healthy = [row | HEALTH | {"spread.1": 1.0, "out_of_class.1": 0.9} for row in LOG[1:]]
-    assert "Nothing to warn of" in render([replace(whole, record=replace(whole.record, log=healthy))], "healthy")
+    assert "No warnings:" in render([replace(whole, record=replace(whole.record, log=healthy))], "healthy")
 
 
 @pytest.mark.usefixtures("plain")

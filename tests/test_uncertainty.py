@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
+from uqgan.methods import METHODS
 from uqgan.uncertainty import (
+    UNITS,
     Prediction,
     entropy,
     epistemic,
@@ -132,6 +134,10 @@ def test_max_softmax_is_one_minus_the_largest_probability() -> None:
     logits = torch.randn(3, 6, 4, dtype=torch.double)
     expected = 1 - logits.softmax(2).mean(0).amax(1)
     assert_close(read_max_softmax(logits, uniform(4)).epistemic, expected)
+
+
+def test_the_reading_of_every_method_has_units() -> None:
+    assert {method.reading for method in METHODS.values()} <= set(UNITS)
 
 
 def test_joined_parts_are_the_whole() -> None:

@@ -1,4 +1,4 @@
-"""Figures of what was logged over the steps of training: losses and accuracy, and the shield's health."""
+"""Figures of a training log over its steps: losses, accuracy, and the shield's health."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,30 +10,30 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from uqgan.health import FAULTS, classes
+from uqgan.health import FAULTS, measured_classes
 from uqgan.log import headline
-from uqgan.plots import CLASS_COLOURS, colour_of, drawn
+from uqgan.plots import CLASS_COLOURS, as_svg, colour_of
 
 Rows = Sequence[Mapping[str, Any]]
 LINES_SHOWN = 10
-"""Of more classes a band is drawn instead of a line each."""
+"""Largest number of classes drawn as a line each; more are drawn as one band."""
 LEAST = 1e-3
-"""What is less is drawn as this on a logarithmic axis."""
+"""Lower limit of values on a logarithmic axis."""
 
 
-def by_stage(log: Rows) -> dict[str, list[Mapping[str, Any]]]:
-    """A log's rows by the stage of training that wrote them."""
-    return {name: [row for row in log if row["stage"] == name] for name in dict.fromkeys(row["stage"] for row in log)}
+def group_by(key: str, rows: Rows) -> dict[Any, list[Mapping[str, Any]]]:
+    """Rows by their value of a key, such as stage or member; None for rows without it."""
+    return {value: [row for row in rows if row.get(key) == value] for value in dict.fromkeys(r.get(key) for r in rows)}
 
 
-@drawn
+@as_svg
 def training_curves(rows: Rows) -> Figure:
-    """A stage's losses above, its validation accuracy below; the weights that were kept are ringed."""
+    """Losses of a stage above, its validation accuracy below, a line per member; a ring marks the weights kept."""
     logged = dict.fromkeys(key for row in rows for key in headline(row))
     accuracies, losses = (["accuracy"] if "accuracy" in logged else []), [key for key in logged if key != "accuracy"]
     figure = Figure((3.6, 1.5 + 1.3 * bool(accuracies)), layout="constrained")
     panels = figure.subplots(1 + bool(accuracies), 1, sharex=True, squeeze=False)[:, 0]
-    members = _members(rows)
+    members = group_by("member", rows).values()
     for axes, keys, name in zip(panels, (losses, accuracies), ("loss", "validation accuracy"), strict=False):
         for key, colour in zip(keys, cycle(CLASS_COLOURS[:4]), strict=False):
             for member in members:
@@ -56,7 +56,7 @@ def training_curves(rows: Rows) -> Figure:
 
 
 def best_row(member: Rows) -> Mapping[str, Any] | None:
-    """The logged row whose weights a stage keeps: highest accuracy or least validation loss, the last of equals."""
+    """Row of the weights that a stage keeps: highest accuracy or lowest validation loss, the last of equal ones."""
     if all("accuracy" in row for row in member):
         return max(member, key=lambda row: (float(row["accuracy"]), row["step"]))
     if all("validation" in row for row in member):
@@ -64,9 +64,9 @@ def best_row(member: Rows) -> Mapping[str, Any] | None:
     return None
 
 
-@drawn
+@as_svg
 def distance_curve(rows: Rows) -> Figure:
-    """How far apart real and generated codes are for the critic."""
+    """Mean difference of the critic's output between real and generated codes."""
     figure, axes = _panel()
     _line(axes, rows, "critic.distance", CLASS_COLOURS[0])
     axes.axhline(0, color="#888888", lw=0.6)
@@ -74,9 +74,9 @@ def distance_curve(rows: Rows) -> Figure:
     return figure
 
 
-@drawn
+@as_svg
 def gradient_curves(rows: Rows) -> Figure:
-    """Norms of the gradients of the last step before each validation."""
+    """Gradient norm per network at the last step before each validation."""
     figure, axes = _panel()
     for name, colour in zip(("classifier C", "generator G", "critic D"), CLASS_COLOURS, strict=False):
         _line(axes, rows, f"gradient.{name[-1]}", colour, LEAST, label=name)
@@ -86,20 +86,20 @@ def gradient_curves(rows: Rows) -> Figure:
     return figure
 
 
-@drawn
+@as_svg
 def class_curves(rows: Rows, kind: str) -> Figure:
-    """A number of each class's shield: a line each, of many the range from least to most with the median in it."""
+    """One kind of measurement per class: a line each, or minimum, median and maximum of many."""
     figure, axes = _panel()
     least = LEAST if kind == "spread" else 0.0
-    measured = classes(rows)
-    if len(measured) > LINES_SHOWN:
-        values = np.array([[max(row[f"{kind}.{k}"], least) for k in measured] for row in rows])
+    classes = measured_classes(rows)
+    if len(classes) > LINES_SHOWN:
+        values = np.array([[max(row[f"{kind}.{k}"], least) for k in classes] for row in rows])
         steps = [row["step"] for row in rows]
         axes.fill_between(steps, values.min(1), values.max(1), color=CLASS_COLOURS[0], alpha=0.2, lw=0)
         for line, width in ((values.min(1), 0.6), (np.median(values, 1), 1.4), (values.max(1), 0.6)):
             axes.plot(steps, line, color=CLASS_COLOURS[0], lw=width)
     else:
-        for k in measured:
+        for k in classes:
             _line(axes, rows, f"{kind}.{k}", colour_of(k), least)
     axes.axhline(FAULTS[kind].limit, color="#cc3377", lw=0.9, ls="--")
     if kind == "spread":
@@ -121,7 +121,7 @@ def _panel() -> tuple[Figure, Axes]:
 
 
 def _logarithmic(axes: Axes) -> None:
-    """With plain numbers: the house's style reads no mathematics."""
+    """Logarithmic axis with plain numbers: `STYLE` turns Matplotlib's math text off."""
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
@@ -130,16 +130,6 @@ def _logarithmic(axes: Axes) -> None:
 
 
 def _line(axes: Axes, rows: Rows, key: str, colour: str, least: float = -math.inf, label: str = "") -> None:
-    """A value over the steps; a single one as a dot."""
+    """Line of a value over the steps; a dot if there is only one."""
     steps, values = [row["step"] for row in rows], [max(row[key], least) for row in rows]
     axes.plot(steps, values, "-" if len(rows) > 1 else ".", color=colour, lw=1, label=label)
-
-
-def _members(rows: Rows) -> list[list[Mapping[str, Any]]]:
-    """A stage's rows, cut where its steps start anew: an ensemble trains its members one after another."""
-    members: list[list[Mapping[str, Any]]] = []
-    for row in rows:
-        if not members or row["step"] <= members[-1][-1]["step"]:
-            members.append([])
-        members[-1].append(row)
-    return members

@@ -1,9 +1,7 @@
-"""A trained method on a task: the paper's columns, for each OoD set and for all of them together."""
+"""Metrics of a trained method on a task, per OoD set and for all of them together."""
 
 import hashlib
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import joblib
@@ -13,7 +11,6 @@ from torch import Tensor
 from uqgan import metrics
 from uqgan.data.tasks import Task
 from uqgan.methods import Predictor
-from uqgan.ranking import Resampling
 from uqgan.uncertainty import Prediction
 
 PAYS_FROM = 20_000_000
@@ -22,7 +19,7 @@ PAYS_FROM = 20_000_000
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a method said about a task's test samples."""
+    """Predictions of a method for a task's test samples."""
 
     y: Tensor
     test: Prediction
@@ -30,23 +27,24 @@ class Outputs:
 
     @property
     def right(self) -> Tensor:
+        """Which test samples are classified correctly."""
         return self.test.labels == self.y
 
 
 def predict_task(predictor: Predictor, task: Task, seed: int, validation: bool = False) -> Outputs:
-    """Read all test samples, or those of validation; the seed fixes the draws of stochastic methods."""
-    known, foreign = (task.validation, task.ood_validation) if validation else (task.test, task.ood)
+    """Predictions for the test samples, or those of validation; the seed fixes the draws of stochastic methods."""
+    known, ood = (task.validation, task.ood_validation) if validation else (task.test, task.ood)
     return Outputs(
         y=known.y.cpu(),
         test=predictor.predict(known.x, seed).cpu(),
-        ood={name: predictor.predict(x, seed + k).cpu() for k, (name, x) in enumerate(foreign.items(), 1)},
+        ood={name: predictor.predict(x, seed + k).cpu() for k, (name, x) in enumerate(ood.items(), 1)},
     )
 
 
 def evaluate(outputs: Outputs, resamples: int = 1000) -> dict[str, Any]:
-    """Scores as fractions, and their bootstrap intervals in the same shape (none if resamples = 0).
+    """Metrics as fractions, and their bootstrap intervals in the same structure (none if resamples = 0).
 
-    `sets` ranks by Eq. 4, as the paper does; `foreignness` by 1 - Σ_y C̃(i|x,y) beside it.
+    `sets` ranks by the epistemic uncertainty (Eq. 4, as in the paper), `foreignness` by 1 - Σ_y C̃(i|x,y).
     """
     return {
         "scores": scores(outputs),
@@ -56,7 +54,7 @@ def evaluate(outputs: Outputs, resamples: int = 1000) -> dict[str, Any]:
 
 
 def raw_digest(outputs: Outputs) -> str:
-    """Of all that was said about the test samples: two runs with the same digest said the same."""
+    """Digest of all predictions for the test samples: equal digests mean equal predictions."""
     digest = hashlib.sha256()
     for prediction in (outputs.test, *outputs.ood.values()):
         for column in (prediction.probs, prediction.aleatoric, prediction.epistemic, prediction.foreignness):
@@ -65,7 +63,7 @@ def raw_digest(outputs: Outputs) -> str:
 
 
 def scores(outputs: Outputs) -> dict[str, Any]:
-    """One row of the paper's tables; AUROC S/F is None where nothing, or all, is wrong."""
+    """One row of the paper's tables; AUROC S/F is None where no prediction, or every one, is wrong."""
     wrong = ~outputs.right
     return {
         "accuracy": metrics.accuracy(outputs.test.probs, outputs.y),
@@ -79,7 +77,7 @@ def scores(outputs: Outputs) -> dict[str, Any]:
 
 
 def intervals(outputs: Outputs, resamples: int) -> dict[str, Any]:
-    """95 % intervals of these scores, as [low, high]; of foreignness for its AUROC only."""
+    """95 % intervals of `scores` as [low, high]; for foreignness of the AUROC only."""
     wrong, confidence = ~outputs.right, outputs.test.probs.amax(1)
     names = set_names(outputs)
     work = resamples * sum(len(ranking(outputs, "epistemic", name)[0]) for name in names)
@@ -95,12 +93,12 @@ def intervals(outputs: Outputs, resamples: int) -> dict[str, Any]:
 
 
 def set_names(outputs: Outputs) -> list[str]:
-    """The OoD sets, `all` first where there are several."""
+    """Names of the OoD sets, preceded by `all` if there are several."""
     return (["all"] if len(outputs.ood) > 1 else []) + list(outputs.ood)
 
 
 def ranking(outputs: Outputs, column: str, name: str) -> tuple[Tensor, Tensor]:
-    """Test samples and those of an OoD set (or `all`) with one score each, and which of them are OoD."""
+    """Scores of the test samples and of an OoD set (or `all`), and which of them are OoD."""
     known = getattr(outputs.test, column)
     chosen = outputs.ood.values() if name == "all" else [outputs.ood[name]]
     score = torch.cat([known, *(getattr(each, column) for each in chosen)])
@@ -110,23 +108,11 @@ def ranking(outputs: Outputs, column: str, name: str) -> tuple[Tensor, Tensor]:
 def _ood_intervals(
     outputs: Outputs, name: str, resamples: int, processes: int
 ) -> tuple[dict[str, list[float]], list[float]]:
-    """Intervals of all columns of epistemic, and of the AUROC of foreignness, on the same resamples."""
+    """Intervals of all metrics of `epistemic`, and of the AUROC of `foreignness`, on the same resamples."""
     (epistemic, is_ood), (foreignness, _) = (ranking(outputs, each, name) for each in ("epistemic", "foreignness"))
-    shared = partial(_replicates, processes)
-    found = metrics.ood_intervals(epistemic, is_ood, resamples, second_score=foreignness, replicates=shared)
+    found = metrics.ood_intervals(epistemic, is_ood, resamples, second_score=foreignness, processes=processes)
     ends = {metric: _ends(interval) for metric, interval in found.items()}
     return ends, ends.pop("auroc_second")
-
-
-def _replicates(processes: int, resampling: Resampling, resamples: int, seed: int) -> list[dict[str, float]]:
-    """Metrics of every resample, computed in several processes from the same draws."""
-    shares = [(k, processes) for k in range(processes)]
-    calls = (joblib.delayed(Resampling.replicates)(resampling, resamples, seed, share) for share in shares)
-    try:
-        found = joblib.Parallel(processes, max_nbytes=None)(calls)
-    except BrokenProcessPool:  # a worker was killed
-        return resampling.replicates(resamples, seed)
-    return [each for share in found for each in share]
 
 
 def _both(flags: Tensor) -> bool:

@@ -1,7 +1,7 @@
-"""Is the shield whole? What generator, critic and classifier are like at each validation, and sentences about it.
+"""Measurements of generator, critic and classifier at each validation, and warnings about classes without a shield.
 
-A measurement is names and numbers for a row of the log: `critic.distance`, `gradient.C`, `gradient.G`, `gradient.D`,
-and of each class k `spread.k` and `out_of_class.k`.
+A measurement is part of a row of the log: `critic.distance`, `gradient.C`, `gradient.G`, `gradient.D`, and per class k
+`spread.k` and `out_of_class.k`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,15 +20,15 @@ from uqgan.models.autoencoders import Autoencoder
 from uqgan.shapes import Labels, Scalar
 
 PER_CLASS = 64
-"""Real codes and generated ones that are held against each other."""
-PICTURES = 1024
-"""Generated examples of all classes that the classifier is asked about, at most: decoding them takes the time."""
+"""Number of real and of generated codes compared per class."""
+MOST_DECODED = 1024
+"""Limit of generated examples, over all classes, that are decoded and classified: decoding takes most of the time."""
 SENTENCES_SHOWN = 5
 Rows = Sequence[Mapping[str, Any]]
 
 
 class Fault(NamedTuple):
-    """What is wrong with a class's shield if one of its numbers is below the limit."""
+    """Finding about a class whose measurement is below the limit, with advice."""
 
     limit: float
     finding: str
@@ -37,7 +37,7 @@ class Fault(NamedTuple):
 
 
 FAULTS = {
-    # Two overlapping Gaussians without the regulariser, a shield known to be open, settle at 0.10 to 0.14.
+    # Two overlapping Gaussians trained without the regulariser, whose shield is open, settle at 0.10 to 0.14.
     "spread": Fault(
         0.25, "generated codes spread over {:.2g} of the class's own width", "collapsed", "a larger uqgan.lambda_reg"
     ),
@@ -48,21 +48,21 @@ FAULTS = {
 
 
 class Health:
-    """Holds the generated examples of each class against the same real codes at every validation.
+    """Compares the generated examples of each class with the same real codes at every validation.
 
-    A class without a width of its own (fewer than two training samples, or all alike) is left out.
+    Classes of zero width (fewer than two training samples, or identical ones) are left out.
     """
 
     @torch.no_grad()
     def __init__(self, C: nn.Module, G: nn.Module, D: nn.Module, A: Autoencoder, task: Task, seed: int) -> None:
         self.C, self.G, self.D, self.A, self.seed = C, G, D, A, seed
-        real = task.train[some_of_each(task.train.y, task.n_classes)]
+        real = task.train[sample_per_class(task.train.y, task.n_classes)]
         chunks = zip(torch.split(real.x, CHUNK), torch.split(real.y, CHUNK), strict=True)
         codes = torch.cat([A.encode(as_input(x), y) for x, y in chunks])
         z, y = codes.view(-1, PER_CLASS, A.dim), real.y.view(-1, PER_CLASS)
         wide = width(z) > 1e-5 * z.norm(dim=2).mean()
         self.z, self.y, self.width = z[wide], y[wide], width(z)[wide]
-        self.asked = max(1, min(PER_CLASS, PICTURES // task.n_classes))
+        self.n_decoded = max(1, min(PER_CLASS, MOST_DECODED // task.n_classes))
         share = task.train.class_frequencies(task.n_classes)[self.y[:, 0]]
         self.share = share / share.sum()
         self.names = ["critic.distance", "gradient.C", "gradient.G", "gradient.D"]
@@ -70,59 +70,64 @@ class Health:
 
     @torch.no_grad()
     def measure(self, step: int) -> dict[str, float]:
-        """All numbers with four digits, read from the device at once. Training goes on as if nothing had been asked."""
+        """Measurement with four digits, copied from the device at once; it does not affect training."""
         z, y = self.z.flatten(0, 1), self.y.flatten()
         with own_randomness(y.device, self.seed * 1_000_003 + step):
             z_fake = self.G.eval()(y)
             on_real, on_fake = self.D(torch.cat([z, z_fake]), torch.cat([y, y])).view(2, -1, PER_CLASS).mean(2)
-            asked = torch.arange(len(y), device=y.device).view_as(self.y)[:, : self.asked].flatten()
-            own_head = self.C.eval()(self.A.decode(z_fake[asked], y[asked])).gather(1, y[asked, None])
+            decoded = torch.arange(len(y), device=y.device).view_as(self.y)[:, : self.n_decoded].flatten()
+            own_head = self.C.eval()(self.A.decode(z_fake[decoded], y[decoded])).gather(1, y[decoded, None])
         found = [
             (self.share * (on_real - on_fake)).sum()[None],
             *(gradient_norm(net).to(y.device)[None] for net in (self.C, self.G, self.D)),
             width(z_fake.view_as(self.z)) / self.width,
-            (own_head.view(-1, self.asked) < 0).float().mean(1),
+            (own_head.view(-1, self.n_decoded) < 0).float().mean(1),
         ]
         return {name: float(f"{value:.4g}") for name, value in zip(self.names, torch.cat(found).tolist(), strict=True)}
 
 
-def some_of_each(y: Labels, n_classes: int) -> Tensor:
-    """Indices of PER_CLASS samples of each class that has any, one class after another; few ones come repeatedly."""
+def sample_per_class(y: Labels, n_classes: int) -> Tensor:
+    """Indices of PER_CLASS samples per non-empty class, in the order of the classes; small classes are repeated."""
     labels = y.cpu()
     members = [(labels == k).nonzero()[:, 0] for k in range(n_classes)]
     return torch.cat([own[torch.arange(PER_CLASS) % len(own)] for own in members if len(own)]).to(y.device)
 
 
 def width(z: Tensor) -> Tensor:
-    """How far a class's codes lie from their mean, on average: (classes, codes, dim) to (classes,)."""
+    """Mean distance of a class's codes from their mean: (classes, codes, dim) to (classes,)."""
     distance: Tensor = (z - z.mean(1, keepdim=True)).norm(dim=2)
     return distance.mean(1)
 
 
 def gradient_norm(net: nn.Module) -> Scalar:
-    """Of the last step's gradient; a weight without one counts as nothing."""
+    """Norm of the last step's gradient; weights without one count as 0."""
     return get_total_norm([weight.grad for weight in net.parameters() if weight.grad is not None])
 
 
+def first_member(rows: Rows) -> list[Mapping[str, Any]]:
+    """Rows of an ensemble's first member, which stands for all; every row of a method with a single member."""
+    return [row for row in rows if not row.get("member")]
+
+
 def measured(rows: Rows) -> list[Mapping[str, Any]]:
-    """The rows of a log that hold a measurement."""
-    return [row for row in rows if "critic.distance" in row]
+    """Rows of the first member that hold a measurement."""
+    return [row for row in first_member(rows) if "critic.distance" in row]
 
 
 def settled(rows: Rows, kind: str) -> dict[int, float]:
-    """Where a number of each class settled: its median in the last third of training."""
+    """Median of a measurement over the last third of training, per class."""
     rows = measured(rows)
     late = [row for row in rows if 3 * row["step"] > 2 * rows[-1]["step"]]
-    return {k: median(row[f"{kind}.{k}"] for row in late) for k in classes(rows)}
+    return {k: median(row[f"{kind}.{k}"] for row in late) for k in measured_classes(rows)}
 
 
-def classes(rows: Rows) -> list[int]:
-    """Those that were measured."""
+def measured_classes(rows: Rows) -> list[int]:
+    """Classes that have measurements."""
     return [int(key.partition(".")[2]) for key in rows[-1] if key.startswith("spread.")] if rows else []
 
 
 def warnings(rows: Rows, class_names: Sequence[str]) -> list[str]:
-    """What is wrong with the shields at the end of a log, a sentence a class and kind; of many the worst are named."""
+    """Warnings about classes with faults at the end of training, the worst of each kind first; many are summed up."""
     sentences = []
     for kind, fault in FAULTS.items():
         low = sorted((value, k) for k, value in settled(rows, kind).items() if value < fault.limit)
@@ -136,5 +141,6 @@ def warnings(rows: Rows, class_names: Sequence[str]) -> list[str]:
 
 
 def say_warnings(log: Log, class_names: Sequence[str]) -> None:
-    for sentence in warnings(log.rows, class_names):
+    """Print the warnings about the member that this log belongs to."""
+    for sentence in warnings(log.own_rows, class_names):
         log.say(sentence)

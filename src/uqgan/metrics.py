@@ -133,18 +133,17 @@ def ood_intervals(
     resamples: int = 1000,
     seed: int = 0,
     second_score: Tensor | None = None,
-    replicates: Callable[[Resampling, int, int], list[dict[str, float]]] = Resampling.replicates,
+    processes: int = 1,
 ) -> dict[str, Interval]:
     """Intervals of `ood_scores` from the same resamples; in- and out-of-distribution are resampled separately.
 
     `auroc_second` is the AUROC of `second_score`, another score of the same samples, on these resamples.
-    `replicates` computes the resamples, and may distribute them over processes.
     """
     _checked(resamples)
     values, mask = _classes(score, is_ood, flag="is_ood")
     second = None if second_score is None else count_pairs(*_classes(second_score, is_ood, "second_score", "is_ood"))
     resampling = Resampling(rank(values, mask), second, _sizes(mask))
-    found = replicates(resampling, resamples, seed)
+    found = resampling.replicates(resamples, seed, processes)
     estimates = resampling.measure(*_once(mask))
     return {name: _interval(value, [each[name] for each in found]) for name, value in estimates.items()}
 

@@ -1,7 +1,7 @@
-"""Figures as SVG text, small pictures as PNG: heat maps, densities, diagrams, histograms, strips.
+"""Figures as SVG text and images as PNG.
 
-Only Matplotlib's object interface: no pyplot, no backend. No names given by users are drawn, so that no font has to
-know their letters; legends are left to the page.
+Only Matplotlib's object interface is used: no pyplot, no backend. Names that users choose appear in the page's legends,
+never in a figure, so that no font needs to have their letters.
 """
 
 import io
@@ -28,9 +28,9 @@ from uqgan.metrics import Reliability
 
 P = ParamSpec("P")
 Frame = tuple[float, float, float, float]
-"""Left, right, bottom, top of a piece of the plane."""
+"""Left, right, bottom and top of a rectangle in the plane."""
 Pictures = dict[str, str]
-"""Addresses of images by what they show."""
+"""Data URIs of images, by name."""
 
 HEAT = LinearSegmentedColormap.from_list("uqgan", ["#ffffff", "#ff903b"])
 """The paper's colours: white is certain, orange uncertain."""
@@ -39,9 +39,9 @@ CLASS_COLOURS = (
     "#332288", "#44aa99", "#aa4499", "#999933", "#88ccee", "#882255", "#117733", "#cc6677", "#ddcc77",
     "#777777",
 )  # fmt: skip
-"""Paul Tol's muted scheme and a grey, safe for colour-blind eyes and without the orange of the heat maps."""
+"""Paul Tol's muted scheme and a grey: safe for colour-blind readers, and without the orange of the heat maps."""
 GROUP_COLOURS = ("#332288", "#cc3377", "#e07020", "#44aa99", "#88aadd", "#999933", "#aa4499", "#117733")
-"""Right, wrong, then the OoD sets."""
+"""Colours of correct predictions, wrong ones, then each OoD set."""
 DASHES = ("-", (0, (5, 1.5)), (0, (2, 1)), (0, (6, 1, 1, 1)))
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "uqgan",
@@ -56,13 +56,13 @@ STYLE: dict[Any, Any] = {
 }
 DPI = 130
 CELLS = 120
-"""Cells of a heat map each way."""
-_ONE_AT_A_TIME = threading.Lock()
+"""Width and height of a heat map in cells."""
+_LOCK = threading.Lock()
 
 
 @dataclass(frozen=True)
 class Points:
-    """Real samples, drawn as crosses, and generated ones, drawn as triangles, with their classes."""
+    """Real samples (crosses) and generated ones (triangles), with their classes."""
 
     real: Tensor
     real_y: Tensor
@@ -71,41 +71,41 @@ class Points:
 
 
 def colour_of(k: int, colours: Sequence[str] = CLASS_COLOURS) -> str:
-    """Of class k; the colours start anew after the last."""
+    """Colour of class k; they repeat after the last."""
     return colours[k % len(colours)]
 
 
-def drawn(draw: Callable[P, Figure]) -> Callable[P, str]:
-    """Draw in the house's style and give the SVG; Matplotlib's settings are global, hence one at a time."""
+def as_svg(draw: Callable[P, Figure]) -> Callable[P, str]:
+    """Turn a function that draws a figure into one that returns SVG; a lock guards Matplotlib's global settings."""
 
     @wraps(draw)
-    def as_svg(*args: P.args, **kwargs: P.kwargs) -> str:
+    def drawn(*args: P.args, **kwargs: P.kwargs) -> str:
         text = io.StringIO()
-        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))  # the same figure is the same bytes
-        with _ONE_AT_A_TIME, mpl.rc_context(STYLE):
+        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))  # equal figures, equal bytes
+        with _LOCK, mpl.rc_context(STYLE):
             draw(*args, **kwargs).savefig(text, format="svg", dpi=DPI, metadata=nothing)
-        svg = re.sub(r"(?<=data:image/png;base64,)[^\"]+", _fewer_colours, text.getvalue())
+        svg = re.sub(r"(?<=data:image/png;base64,)[^\"]+", _quantised, text.getvalue())
         return re.sub(r"\n\s*", "\n", svg)
 
-    return as_svg
+    return drawn
 
 
 def frame_around(x: Tensor, margin: float) -> Frame:
-    """The range of points in the plane, enlarged by a share of it on each side."""
+    """Bounding box of points in the plane, enlarged on each side by `margin` times its size."""
     low, high = x.amin(0), x.amax(0)
     low, high = low - margin * (high - low), high + margin * (high - low)
     return float(low[0]), float(high[0]), float(low[1]), float(high[1])
 
 
 def cells_of(frame: Frame) -> Tensor:
-    """The points a heat map is made of, row by row from the bottom: (CELLS², 2)."""
+    """Points at which a heat map is evaluated, row by row from the bottom: (CELLS², 2)."""
     x, y = torch.linspace(frame[0], frame[1], CELLS), torch.linspace(frame[2], frame[3], CELLS)
     return torch.cartesian_prod(y, x).flip(1)
 
 
-@drawn
+@as_svg
 def heat_map(values: Tensor, frame: Frame, unit: str, top: float, points: Points) -> Figure:
-    """Values at `cells_of(frame)`, from white at 0 to orange at `top`, with samples on it."""
+    """Heat map of values at `cells_of(frame)`, white at 0 and orange at `top`, with samples on it."""
     figure, axes = _plane(frame)
     image = _raster(axes, np.asarray(values).reshape(CELLS, CELLS), frame, cmap=HEAT, vmin=0, vmax=top)
     _scatter(axes, points)
@@ -113,9 +113,9 @@ def heat_map(values: Tensor, frame: Frame, unit: str, top: float, points: Points
     return figure
 
 
-@drawn
+@as_svg
 def density_map(generated: Tensor, y: Tensor, n_classes: int, frame: Frame, points: Points) -> Figure:
-    """Where the generated examples of each class lie: kernel densities, each in its class's colour."""
+    """Kernel density of the generated examples per class, each in the colour of its class."""
     figure, axes = _plane(frame)
     paint = np.ones((CELLS, CELLS, 3))
     for k in range(n_classes):
@@ -126,11 +126,11 @@ def density_map(generated: Tensor, y: Tensor, n_classes: int, frame: Frame, poin
     return figure
 
 
-@drawn
+@as_svg
 def gap_map(x: Tensor, gap: Tensor, frame: Frame) -> Figure:
-    """Samples coloured by how far their estimated class probabilities are from the true ones."""
+    """Samples, coloured by the error of their class probabilities."""
     figure, axes = _plane(frame)
-    order = gap.argsort(stable=True)  # the worst on top
+    order = gap.argsort(stable=True)  # largest errors on top
     dots = axes.scatter(
         x[order, 0].numpy(), x[order, 1].numpy(), s=3, c=gap[order].numpy(), cmap=GAP, vmin=0, zorder=0, linewidths=0
     )
@@ -138,9 +138,9 @@ def gap_map(x: Tensor, gap: Tensor, frame: Frame) -> Figure:
     return figure
 
 
-@drawn
+@as_svg
 def reliability_diagram(found: Reliability) -> Figure:
-    """How often a prediction is right against how sure it was; below, how many were that sure."""
+    """Accuracy over confidence; below, the number of samples per bin."""
     figure = Figure((3.6, 2.9), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
     bins = len(found.counts)
@@ -158,9 +158,9 @@ def reliability_diagram(found: Reliability) -> Figure:
     return figure
 
 
-@drawn
+@as_svg
 def histograms(groups: Sequence[Tensor], unit: str, top: float) -> Figure:
-    """Each group's shares over the same 30 bins: its colours and dashes are those of `GROUP_COLOURS`."""
+    """Histogram per group over the same 30 bins, in `GROUP_COLOURS`; the range is at least 0 to `top`."""
     figure = Figure((3.6, 2.3), layout="constrained")
     axes = figure.subplots()
     edges = np.linspace(0, max([top, *(float(group.max()) for group in groups if len(group))]), 31)
@@ -170,7 +170,7 @@ def histograms(groups: Sequence[Tensor], unit: str, top: float) -> Figure:
         share = np.histogram(group.numpy(), edges)[0] / len(group)
         axes.stairs(share, edges, fill=True, color=colour_of(k, GROUP_COLOURS), alpha=0.12)
         axes.stairs(share, edges, color=colour_of(k, GROUP_COLOURS), lw=1.3, ls=DASHES[k % len(DASHES)])
-    axes.set_yscale("function", functions=(np.sqrt, np.square))  # rare values stay visible beside the peak
+    axes.set_yscale("function", functions=(np.sqrt, np.square))  # rare values stay visible next to the peak
     axes.set_yticks([0, 0.01, 0.05, 0.2, 0.5, 1], ["0", "1 %", "5 %", "20 %", "50 %", "100 %"])
     axes.set(xlabel=unit, ylabel="share of the group", xlim=(edges[0], edges[-1]), ylim=(0, 1))
     axes.grid(axis="y", alpha=0.25, lw=0.5)
@@ -178,7 +178,7 @@ def histograms(groups: Sequence[Tensor], unit: str, top: float) -> Figure:
 
 
 def png(images: Tensor) -> bytes:
-    """Images (N, channels, height, width), uint8 or in [0, 1], side by side with a white line between them."""
+    """PNG of images (N, channels, height, width), uint8 or in [0, 1], in a row with white lines between them."""
     tiles = images.cpu() if images.dtype == torch.uint8 else (images.cpu() * 255).round().clamp(0, 255).byte()
     tiles = tiles if tiles.shape[1] == 3 else tiles[:, :1]
     gap = torch.full_like(tiles[:1, :, :, :1], 255)[0]
@@ -190,14 +190,14 @@ def png(images: Tensor) -> bytes:
 
 
 def data_uri(picture: str | bytes) -> str:
-    """An SVG or PNG as an image's address: an SVG's ids and styles stay its own, whatever else is on the page."""
+    """Data URI of an SVG or PNG: inside one, an SVG's ids and styles cannot clash with the page's."""
     if isinstance(picture, bytes):
         return "data:image/png;base64," + b64encode(picture).decode()
     return "data:image/svg+xml;charset=utf-8," + quote(picture, safe="/:;=+,()'*!@$&?~ ")
 
 
-def _fewer_colours(raster: re.Match[str]) -> str:
-    """A picture inside an SVG with a palette of 256 colours: half of the bytes, the same to the eye."""
+def _quantised(raster: re.Match[str]) -> str:
+    """Image inside an SVG, reduced to 256 colours: half of the bytes, no visible change."""
     picture = Image.open(io.BytesIO(b64decode(raster[0]))).convert("RGBA")
     opaque = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB")
     out = io.BytesIO()
@@ -212,7 +212,7 @@ def _plane(frame: Frame) -> tuple[Figure, Axes]:
     axes.set(xlim=frame[:2], ylim=frame[2:], aspect="equal")
     axes.spines[:].set_visible(True)
     axes.tick_params(labelsize=7, length=2)
-    axes.set_rasterization_zorder(1)  # all that stands below 1 becomes one small picture inside the SVG
+    axes.set_rasterization_zorder(1)  # everything below becomes one small image inside the SVG
     return figure, axes
 
 
@@ -221,7 +221,7 @@ def _raster(axes: Axes, values: "np.typing.NDArray[Any]", frame: Frame, **look: 
 
 
 def _scatter(axes: Axes, points: Points) -> None:
-    """Triangles below, crosses above; sizes as in the paper's figures."""
+    """Generated samples below real ones; sizes as in the paper's figures."""
     if points.generated is not None and points.generated_y is not None:
         x, y = points.generated.T.numpy()
         axes.scatter(x, y, 11, _colours(points.generated_y), marker="^", alpha=0.5, linewidths=0, zorder=0.4)
@@ -234,10 +234,10 @@ def _colours(labels: Tensor) -> list[str]:
 
 
 def _density(x: Tensor, at: Tensor) -> Tensor:
-    """A Gaussian kernel density by Scott's rule, scaled to at most 1; 0 where there are no points."""
+    """Gaussian kernel density by Scott's rule, scaled to a maximum of 1; 0 without points."""
     if not len(x):
         return torch.zeros(len(at))
     cell = 2 * (at[-1] - at[0]) / CELLS
-    width = torch.maximum(x.std(0, correction=0) * len(x) ** (-1 / 6), cell)  # a clump stays visible
+    width = torch.maximum(x.std(0, correction=0) * len(x) ** (-1 / 6), cell)  # coinciding points stay visible
     density = (-torch.cdist(at / width, x / width).square() / 2).clamp(min=-60).exp().mean(1)  # denormals are slow
     return density / density.max().clamp(min=1e-30)

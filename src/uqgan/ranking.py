@@ -1,14 +1,17 @@
 """Ranking metrics of a set of samples and of its bootstrap resamples, from one sort and cumulative sums.
 
 A larger score means more positive; equal scores share one threshold. A resample is given as counts: how often each
-positive and each negative was drawn, in their original order. Only NumPy is imported, so that workers start quickly.
+positive and each negative was drawn, in their original order. No PyTorch is imported, so that workers start quickly.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 
+import joblib
 import numpy as np
 import numpy.typing as npt
 
@@ -141,11 +144,19 @@ class Resampling:
         second = {"auroc_second": self.second.auroc(positive, negative)} if self.second else {}
         return self.ranking.ood_scores(positive, negative) | second
 
-    def replicates(self, resamples: int, seed: int, share: tuple[int, int] = (0, 1)) -> list[dict[str, float]]:
-        """Metrics of every resample; with `share` = (k, n) of every nth only, starting at number k."""
-        number, shares = share
-        drawn = draws(self.sizes, resamples, seed)
-        return [self.measure(*draw_counts(draw, self.sizes)) for k, draw in enumerate(drawn) if k % shares == number]
+    def replicates(self, resamples: int, seed: int, processes: int = 1) -> list[dict[str, float]]:
+        """Metrics of every resample, in no fixed order; all processes make the same draws and share the rest."""
+        calls = (joblib.delayed(Resampling.share)(self, resamples, seed, k, processes) for k in range(processes))
+        try:
+            shares = joblib.Parallel(processes, max_nbytes=None)(calls)
+        except BrokenProcessPool:  # a worker was killed
+            return self.share(resamples, seed)
+        return [found for share in shares for found in share]
+
+    def share(self, resamples: int, seed: int, first: int = 0, step: int = 1) -> list[dict[str, float]]:
+        """Metrics of every `step`-th resample, beginning with number `first`."""
+        drawn = islice(draws(self.sizes, resamples, seed), first, None, step)
+        return [self.measure(*draw_counts(draw, self.sizes)) for draw in drawn]
 
 
 def draws(sizes: Sequence[int], resamples: int, seed: int) -> Iterator[tuple[Indices, ...]]:

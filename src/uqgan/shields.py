@@ -1,4 +1,4 @@
-"""The shield on the page: its examples, what its autoencoder keeps, and how it fared while it was trained."""
+"""The report's parts about the shield: generated examples, reconstructions, and measurements during training."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,71 +7,62 @@ import torch
 from torch import Tensor
 
 from uqgan import curves, health
-from uqgan.acceleration import own_randomness
-from uqgan.curves import best_row, by_stage
+from uqgan.curves import best_row, group_by
 from uqgan.data.dataset import CHUNK, as_input
 from uqgan.data.tasks import Task
-from uqgan.health import FAULTS
+from uqgan.health import FAULTS, first_member
 from uqgan.plots import Pictures, data_uri, png
 from uqgan.runs import Record
 
 SHOWN, CLASSES_SHOWN, RECONSTRUCTIONS_SHOWN, LOWEST_SHOWN = 8, 10, 16, 5
 
 
-@torch.no_grad()
 def examples(record: Record, y: Tensor) -> Tensor | None:
-    """Out-of-class examples of these classes, the same each time; None for methods that make none."""
-    predictor = record.predictor
-    if predictor.shield is None:
-        return None
-    device = predictor.prior.device
-    with own_randomness(device, record.plan.seed):
-        made: Tensor = predictor.shield.eval()(y.to(device))
-    return made.cpu()
+    """Out-of-class examples of these classes, the same in each call; None for methods without a generator."""
+    generated = record.predictor.generate(y, record.plan.seed)
+    return None if generated is None else generated.cpu()
 
 
 def strips(record: Record, task: Task) -> dict[str, Pictures]:
-    """For each class: real pictures, and generated out-of-class examples."""
+    """Real images and generated out-of-class examples, per class."""
     names = task.class_names[:CLASSES_SHOWN]
-    made = examples(record, torch.arange(len(names)).repeat_interleave(SHOWN))
-    if made is None:
+    generated = examples(record, torch.arange(len(names)).repeat_interleave(SHOWN))
+    if generated is None:
         return {}
-    pairs = [(task.test.x[task.test.y == k][:SHOWN], made[SHOWN * k : SHOWN * (k + 1)]) for k in range(len(names))]
+    real = [task.test.x[task.test.y == k][:SHOWN] for k in range(len(names))]
     return {
-        name: {"real": data_uri(png(real)), "generated": data_uri(png(generated))}
-        for name, (real, generated) in zip(names, pairs, strict=True)
-        if len(real)
+        name: {"real": data_uri(png(x)), "generated": data_uri(png(x_fake))}
+        for name, x, x_fake in zip(names, real, torch.split(generated, SHOWN), strict=True)
+        if len(x)
     }
 
 
-@torch.no_grad()
 def reconstructions(record: Record, task: Task) -> dict[str, Any] | None:
-    """Test pictures and what the autoencoder makes of them, with its loss (Eq. 6) and the least it could be."""
-    shield, test = record.predictor.shield, task.test
-    if shield is None:
+    """Test images and their reconstructions, with the validation loss (Eq. 6) and its lower bound; None without any."""
+    few = task.test[torch.linspace(0, len(task.test) - 1, min(RECONSTRUCTIONS_SHOWN, len(task.test))).long()]
+    reconstructed = record.predictor.reconstruct(as_input(few.x), few.y)
+    if reconstructed is None:
         return None
-    few = test[torch.linspace(0, len(test) - 1, min(RECONSTRUCTIONS_SHOWN, len(test))).long()]
-    few = few.to(record.predictor.prior.device)
-    again = shield.autoencoder.decode(shield.autoencoder.encode(as_input(few.x), few.y), few.y)
-    trained = by_stage(record.log).get("autoencoder")
+    trained = group_by("stage", first_member(record.log)).get("autoencoder")
     kept = best_row(trained) if trained else None
     pixels = as_input(task.validation.x[:CHUNK])
     return {
-        "pictures": {"Test pictures": data_uri(png(few.x)), "Reconstructions": data_uri(png(again))},
+        "pictures": {"Test images": data_uri(png(few.x)), "Reconstructions": data_uri(png(reconstructed))},
         "loss": kept["validation"] if kept else None,
         "least": float((torch.special.entr(pixels) + torch.special.entr(1 - pixels)).mean()),
     }
 
 
-def health_of(log: Sequence[Mapping[str, Any]], class_names: Sequence[str]) -> dict[str, Any] | None:
-    """What was measured of the shield during training; None if nothing was."""
+def describe_health(log: Sequence[Mapping[str, Any]], class_names: Sequence[str]) -> dict[str, Any] | None:
+    """Curves, settled values and warnings of the shield's measurements during training; None without measurements."""
     rows = health.measured(log)
     if not rows:
         return None
     figures = {"distance": curves.distance_curve(rows), "gradient": curves.gradient_curves(rows)}
     figures |= {kind: curves.class_curves(rows, kind) for kind in FAULTS}
     values = {kind: health.settled(rows, kind) for kind in FAULTS}
-    shown, many = set(health.classes(rows)), len(health.classes(rows)) > curves.LINES_SHOWN
+    shown = set(health.measured_classes(rows))
+    many = len(shown) > curves.LINES_SHOWN
     if many:
         shown = {k for found in values.values() for k in sorted(found, key=lambda k: (found[k], k))[:LOWEST_SHOWN]}
     return {

@@ -1,6 +1,6 @@
-"""From logits to what a method says about a sample: class probabilities and two uncertainties (Eqs. 2-5).
+"""Class probabilities and uncertainties from logits (Eqs. 2-5).
 
-All in log space, where Eq. 2 is a shift and Eq. 3 a softmax, so nothing saturates and no ε is needed
+Computed in log space, where Eq. 2 is a shift and Eq. 3 a softmax: nothing saturates, and no ε is needed
 (decision 0004). Entropies are in nats; larger means more uncertain (decision 0005).
 """
 
@@ -18,31 +18,31 @@ from uqgan.shapes import DrawnLogits, Prior, Probs, Scores
 
 @dataclass(frozen=True)
 class Prediction:
-    """What every method says about a batch; larger means more uncertain."""
+    """Output of every method for a batch; larger means more uncertain."""
 
     probs: Probs
     """p̂(y|x)."""
     aleatoric: Scores
-    """How torn between the known classes: the score for success or failure."""
+    """Ambiguity between the known classes: the score for finding wrong predictions."""
     epistemic: Scores
-    """How foreign to all of them: the score for out-of-distribution (Eq. 4 for one-vs-all readings)."""
+    """Unlikeness to all known classes: the score for finding OoD samples (Eq. 4 for one-vs-all readings)."""
     foreignness: Scores
     """1 - Σ_y C̃(i|x,y), at least 0: unlike Eq. 4 it is 0 for every mixture of known classes (decision 0008)."""
     spread: Scores | None = None
-    """Σ_y of the standard deviation of p̂(y|x) over the draws, where there are several."""
+    """Σ_y of the standard deviation of p̂(y|x) over the draws; None for a single draw."""
 
     @property
     def labels(self) -> Tensor:
         return self.probs.argmax(1)
 
     def cpu(self) -> "Prediction":
-        return self._each(Tensor.cpu)
+        return self._map(Tensor.cpu)
 
     def first(self, n: int) -> "Prediction":
-        """Of the first n samples only."""
-        return self._each(lambda column: column[:n])
+        """Predictions of the first n samples."""
+        return self._map(lambda column: column[:n])
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> "Prediction":
+    def _map(self, change: Callable[[Tensor], Tensor]) -> "Prediction":
         columns = {f.name: getattr(self, f.name) for f in fields(self)}
         changed: dict[str, Any] = {k: None if v is None else change(v) for k, v in columns.items()}
         return Prediction(**changed)
@@ -56,7 +56,7 @@ class Prediction:
 
 
 Reading = Callable[[DrawnLogits, Prior], Prediction]
-"""How a method reads its logits."""
+"""Function that turns the logits of all draws into a prediction."""
 
 
 def log_in_class(logits: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ def entropy(probs: Tensor) -> Tensor:
 
 
 def read_one_vs_all(logits: DrawnLogits, prior: Prior) -> Prediction:
-    """Eqs. 2-5, each quantity averaged over the draws first."""
+    """Prediction of one-vs-all logits (Eqs. 2-5); probabilities are averaged over the draws first."""
     drawn = posterior(logits, prior)
     probs = drawn.mean(0)
     return Prediction(
@@ -109,20 +109,28 @@ def read_one_vs_all(logits: DrawnLogits, prior: Prior) -> Prediction:
 
 
 def read_max_softmax(logits: DrawnLogits, prior: Prior) -> Prediction:
-    """Softmax read by its largest probability: 1 - max p serves as both uncertainties."""
+    """Prediction of softmax logits; 1 - max p̂ serves as both uncertainties."""
     drawn = logits.softmax(-1)
     probs = drawn.mean(0)
-    # 1 - max p as the sum of the others: the subtraction would tie all confident samples.
+    # 1 - max p̂ as the sum of the others: the subtraction would tie all confident samples.
     others = probs.sort(1).values[:, :-1].sum(1)
     return Prediction(probs, others, others, others, _spread(drawn))
 
 
 def read_entropy(logits: DrawnLogits, prior: Prior) -> Prediction:
-    """Softmax read by the entropy of the mean over draws, which serves as both uncertainties."""
+    """Prediction of softmax logits; the entropy of the mean over the draws serves as both uncertainties."""
     drawn = logits.softmax(-1)
     probs = drawn.mean(0)
     uncertainty = entropy(probs)
     return Prediction(probs, uncertainty, uncertainty, uncertainty, _spread(drawn))
+
+
+UNITS: dict[Reading, tuple[str, str]] = {
+    read_one_vs_all: ("nats", "probability"),
+    read_entropy: ("nats", "nats"),
+    read_max_softmax: ("1 - max p̂", "1 - max p̂"),
+}
+"""Units of the aleatoric and of the epistemic uncertainty, per reading."""
 
 
 def _spread(drawn: Tensor) -> Scores | None:
