@@ -83,7 +83,7 @@ def chapter(method: str, task: Task, seed: int = 0, resamples: int = 50, **secti
     torch.manual_seed(seed)
     config = load_config(task.name, overrides=sections)
     plan = Plan(task.name, method, seed, task.shape, task.class_names, config)
-    record = Record(plan, plan.assemble(), LOG, circumstances(torch.device("cpu"), 1.5, None))
+    record = Record(plan, plan.assemble(), LOG, circumstances(torch.device("cpu"), 1.5, None, {}))
     outputs = predict_task(record.predictor, task, seed)
     return Chapter(record, task, outputs, evaluate(outputs, resamples))
 
