@@ -13,7 +13,7 @@ and device, and adds it if there is none; `make results` shows the file. --commi
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import pairwise, product
 from pathlib import Path
@@ -154,10 +154,10 @@ def measure(name: str, device: torch.device, eager: bool, steps: int, chosen: ar
     }
 
 
-def merge(file: Path, rows: list[Record]) -> None:
+def merge(file: Path, rows: list[Record], by: Sequence[str] = KEY) -> None:
     """Write records to a file, one per line, each in place of the one with the same key."""
     found: list[Record] = json.loads(file.read_text()) if file.exists() else []
-    records = {tuple(row.get(key) for key in KEY): row for row in found + rows}
+    records = {tuple(row.get(key) for key in by): row for row in found + rows}
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("[\n" + ",\n".join("  " + json.dumps(row) for row in records.values()) + "\n]\n")
 

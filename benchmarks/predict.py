@@ -1,6 +1,6 @@
 """Time of predicting the whole test side of a setting, known classes and OoD sets.
 
-    python benchmarks/predict.py [mnist cifar10 cifar100 tiny-imagenet] [--method uqgan-mc] [--precision bf16] [--limit N]
+    python benchmarks/predict.py [mnist cifar10 cifar100 tiny-imagenet] [--method uqgan-mc] [--limit N]
 
 Random pictures of each task's shape and number, on the device; the paper's networks, untrained. The first call counts
 as start-up.

@@ -1,13 +1,15 @@
-"""Methods on a task, several seeds: scores under results/TASK/METHOD/, their means, and two methods compared, paired.
+"""Scores of methods on a task, several seeds, under results/TASK/METHOD/; their means; two methods compared, paired.
 
     python benchmarks/quality.py digits [--methods uqgan one-vs-all] [--seeds 0 1 2] [--device cuda] [--workers 2]
-    python benchmarks/quality.py mnist --validation --uqgan.gan-lr 2e-4 --results elsewhere
+    python benchmarks/quality.py mnist --validation --uqgan.gan-lr 2e-4
 
---validation scores validation samples, known and OoD, and leaves the test sets alone: for choosing settings.
-Settings can be given as for `uqgan train`. Runs are kept with --runs, and gone on with if they were stopped.
+--validation scores validation samples, known and OoD, and leaves the test sets alone: for choosing settings; it writes
+files only with --results. Settings can be given as for `uqgan train`. Runs are kept with --runs, and resumed if they
+were stopped. --commit is for copies of the tree without git. `make results` shows the scores.
 """
 
 import argparse
+import json
 import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -15,6 +17,7 @@ from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean, stdev
+from tempfile import TemporaryDirectory
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -23,11 +26,11 @@ import torch
 
 import uqgan
 from uqgan import metrics
-from uqgan.api import scores_record
 from uqgan.errors import UsageError
 from uqgan.evaluation import Outputs, evaluate, ranking
 from uqgan.files import write_json
 from uqgan.methods import METHODS
+from uqgan.runs import COMMIT, SCORES, write_scores
 
 RESULTS = Path(__file__).parent.parent / "results"
 
@@ -40,7 +43,8 @@ class Job:
     device: str
     validation: bool
     runs: Path | None
-    results: Path
+    results: Path | None
+    commit: str | None
     settings: dict[str, Any]
 
     @property
@@ -78,10 +82,14 @@ def work(job: Job) -> tuple[Job, dict[str, Any], Outputs]:
         job.method, job.task, seed=job.seed, folder=folder, resume=resume, device=job.device, **job.settings
     )
     outputs = run.outputs(validation=job.validation)
-    record = scores_record(run, evaluate(outputs, resamples=0 if job.validation else 1000))
+    found = evaluate(outputs, resamples=0 if job.validation else 1000) | {"missing": sorted(run.task.missing)}
+    with TemporaryDirectory() as place:
+        write_scores(Path(place), run.record, found)
+        record = json.loads((Path(place) / SCORES).read_text())
     print(f"{job.command}: accuracy {100 * record['scores']['accuracy']:.2f}, {record['seconds']} s", flush=True)
-    record |= {"samples": "validation" if job.validation else "test", "command": job.command}
-    write_json(job.results / job.task / job.method / f"seed-{job.seed}.json", record)
+    record |= {"samples": "validation" if job.validation else "test", "command": job.command, "commit": job.commit}
+    if job.results:
+        write_json(job.results / job.task / job.method / f"seed-{job.seed}.json", record)
     return job, record, outputs
 
 
@@ -94,11 +102,22 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--validation", action="store_true")
     parser.add_argument("--runs", type=Path)
-    parser.add_argument("--results", type=Path, help="results/, or results/validation/ with --validation")
+    parser.add_argument("--results", type=Path, help="where files go: results/, or nowhere with --validation")
+    parser.add_argument("--commit", default=COMMIT)
     chosen, words = parser.parse_known_args()
-    results = chosen.results or (RESULTS / "validation" if chosen.validation else RESULTS)
+    results = chosen.results or (None if chosen.validation else RESULTS)
     jobs = [
-        Job(chosen.task, method, seed, chosen.device, chosen.validation, chosen.runs, results, tree(words))
+        Job(
+            chosen.task,
+            method,
+            seed,
+            chosen.device,
+            chosen.validation,
+            chosen.runs,
+            results,
+            chosen.commit,
+            tree(words),
+        )
         for method in chosen.methods
         for seed in chosen.seeds
     ]
@@ -110,7 +129,11 @@ def main() -> None:
     for method in chosen.methods:
         show(method, [record["scores"] for job, record, _ in done if job.method == method])
     if {"uqgan", "one-vs-all"} <= set(chosen.methods):
-        compare({(job.method, job.seed): outputs for job, _, outputs in done}, chosen.seeds, results / chosen.task)
+        compare(
+            {(job.method, job.seed): outputs for job, _, outputs in done},
+            chosen.seeds,
+            results and results / chosen.task,
+        )
 
 
 def show(method: str, scores: list[dict[str, Any]]) -> None:
@@ -126,7 +149,7 @@ def show(method: str, scores: list[dict[str, Any]]) -> None:
         print(f"    {name:16} AUROC {eq_4:14}  by foreignness {foreign:14}")
 
 
-def compare(outputs: dict[tuple[str, int], Outputs], seeds: list[int], folder: Path) -> None:
+def compare(outputs: dict[tuple[str, int], Outputs], seeds: list[int], folder: Path | None) -> None:
     """AUROC of UQGAN minus that of One-vs-All on the same samples, for each OoD set and seed."""
     rows = []
     for seed in seeds:
@@ -140,7 +163,8 @@ def compare(outputs: dict[tuple[str, int], Outputs], seeds: list[int], folder: P
                 f"uqgan - one-vs-all, seed {seed}, {name:14} {100 * d.estimate:+.2f} "
                 f"({100 * d.low:+.2f} to {100 * d.high:+.2f}), p = {found.p_value:.3f}"
             )
-    write_json(folder / "uqgan-against-one-vs-all.json", rows)
+    if folder:
+        write_json(folder / "uqgan-against-one-vs-all.json", rows)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 import uqgan
-from uqgan.data.toy import TOYS
+from uqgan.data.toy import TOYS, Gaussians
 from uqgan.files import write_json
 
 RESULTS = Path(__file__).parent.parent / "results" / "toys"
@@ -65,6 +65,7 @@ def measure_moons(run: uqgan.Run) -> dict[str, float]:
 
 def measure_grid(run: uqgan.Run) -> dict[str, float]:
     toy = TOYS[run.task.name]
+    assert isinstance(toy, Gaussians)
     fresh = toy.sample(50_000, torch.Generator().manual_seed(12345))
     island = torch.cdist(fresh.x, torch.tensor(toy.means)).argmin(1)
     known = run.predict(fresh.x).epistemic
@@ -143,7 +144,7 @@ def main() -> None:
     for case in arguments.only:
         rows = [row for row in done if row[0] == case]
         figures = {name: [row[2][name] for row in rows] for name in rows[0][2]}
-        facts = {key: rows[0][3][key] for key in ("settings", "device", "threads", "versions")}
+        facts = {key: rows[0][3][key] for key in ("settings", "device", "threads", "versions", "commit")}
         seconds = [row[3]["seconds"] for row in rows]
         seeds = " ".join(map(str, arguments.seeds))
         command = f"python benchmarks/toys.py --only {case} --seeds {seeds} --device {arguments.device}"

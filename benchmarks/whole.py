@@ -1,6 +1,7 @@
-"""How long a whole run takes: data decoded, autoencoder and classifier trained, test sets evaluated.
+"""Time of a whole run: data decoded, autoencoder and classifier trained, test sets evaluated.
 
-    python benchmarks/whole.py mnist cifar10 [--method uqgan] [--seed 0] [--runs FOLDER] [--json FILE]
+    python benchmarks/whole.py mnist cifar10 [--method uqgan] [--seed 0] [--runs FOLDER]
+                               [--json results/speed/whole.json]
 
 Each is one `uqgan train`, from the start of the process to its end, with nothing decoded or compiled before. Then
 `uqgan evaluate`, which finds the pictures decoded. --runs keeps the runs, as benchmarks/quality.py names them.
@@ -17,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from iteration import append
+from iteration import merge
 from uqgan.data.tasks import TASKS
 
 
@@ -35,19 +36,17 @@ def measure(task: str, method: str, seed: int, settings: list[str], folder: Path
     seconds = timed([*command, "--output", str(folder)], cache)
     again = timed(["evaluate", str(folder)], cache)
     about = json.loads((folder / "about.json").read_text())
-    scores = json.loads((folder / "scores.json").read_text())["scores"]
     return {
         "task": task,
         "method": method,
         "seed": seed,
         "seconds": round(seconds, 1),
-        "training_seconds": about["seconds"],
         "stage_seconds": about["stage_seconds"],
         "evaluate_seconds": round(again, 1),
-        "accuracy": scores["accuracy"],
         "command": " ".join(["uqgan", *command]),
         "device": about["device"],
-        "versions": about["versions"],
+        "commit": about["commit"],
+        "versions": {key: about["versions"][key] for key in ("torch", "python")},
     }
 
 
@@ -70,7 +69,7 @@ def main() -> None:
             f"evaluated again in {row['evaluate_seconds']:.1f} s"
         )
         if chosen.json:
-            append(chosen.json, [row])
+            merge(chosen.json, [row], ("task", "method", "device"))
 
 
 if __name__ == "__main__":

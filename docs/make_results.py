@@ -95,6 +95,11 @@ def printed(value: list[str] | None) -> str:
     return f"{value[0]} ± {value[1]}" if value else "–"
 
 
+def short(commit: str | None) -> str:
+    """Seven digits; a + says that the tree had changes."""
+    return commit[:7] + "+" * commit.endswith("+") if commit else "–"
+
+
 def table(header: list[str], rows: list[list[str]], left: int = 1) -> str:
     """A Markdown table whose first columns are aligned to the left."""
     lines = [header, ["---"] * left + ["--:"] * (len(header) - left), *rows]
@@ -132,7 +137,7 @@ def conditions(found: dict[str, list[Record]]) -> str:
         for record in records
     }
     devices = {f"{record['device']}, torch {record['versions']['torch']}" for record in records}
-    commits = {record["commit"][:7] for record in records}
+    commits = {short(record["commit"]) for record in records}
     imported = ["imported: made from a copy of the tree"] if any("imported" in record for record in records) else []
     words = [*(f"`{command}`" for command in sorted(commands)), *sorted(devices)]
     return "; ".join([*words, f"commit {', '.join(sorted(commits))}", *imported]) + "."
@@ -189,7 +194,7 @@ def toys() -> str:
             ]
             for figure in figures
         ]
-        facts = [f"{cases[key]['device']}, {cases[key]['commit'][:7]}" for key in members]
+        facts = [f"{cases[key]['device']}, {short(cases[key]['commit'])}" for key in members]
         parts.append(table(["", *(f"`{key}`" for key in members)], [["device, commit", *facts], *rows]))
     return "\n\n".join(parts)
 
@@ -204,7 +209,7 @@ def speed() -> str:
         how = "compile: " + row["compile"] if row["mode"] == "accelerated" else row["mode"]
         theirs = authors["ms_per_iteration"].get(row["task"]) if row["device"] == authors["device"] else None
         facts = [how, row["precision"], row["device"], ms, theirs, row["start_up_seconds"], row["peak_memory_mb"]]
-        facts += [row["commit"] and row["commit"][:7], row["versions"]["torch"]]
+        facts += [short(row["commit"]), row["versions"]["torch"]]
         rows.append([name(row["task"]), f"`{row['method']}`", *("–" if fact is None else str(fact) for fact in facts)])
     header = [
         "shape",
@@ -222,7 +227,7 @@ def speed() -> str:
     whole = [
         f"- `{row['command']}`: {row['seconds']} s ("
         + ", ".join(f"{stage} {seconds}" for stage, seconds in row["stage_seconds"].items())
-        + f"), then `uqgan evaluate` {row['evaluate_seconds']} s; {row['device']}, {row['commit'][:7]}"
+        + f"), then `uqgan evaluate` {row['evaluate_seconds']} s; {row['device']}, {short(row['commit'])}"
         for row in read(RESULTS / "speed" / "whole.json")
     ]
     words = "Whole runs as processes, with nothing decoded or compiled before (`python benchmarks/whole.py`):"
