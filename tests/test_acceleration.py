@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from uqgan import acceleration
-from uqgan.acceleration import Aside, Compiled, accelerate, compiled, own_randomness, prepare
+from uqgan.acceleration import Compiled, SideStream, accelerate, adam, compiled, overlapped, own_randomness, prepare
 from uqgan.config import parse
 from uqgan.data.dataset import equal_chunks
 from uqgan.methods import METHODS
@@ -16,7 +16,7 @@ from uqgan.methods.method import COMPILED_FROM
 from uqgan.models.autoencoders import make_autoencoder
 from uqgan.models.classifiers import make_classifier
 from uqgan.regulariser import block_layout
-from uqgan.training import adam, set_lr
+from uqgan.training import set_lr
 from uqgan.uncertainty import Prediction
 
 CPU = torch.device("cpu")
@@ -63,12 +63,27 @@ def test_on_a_cpu_a_step_stays_as_it_is_and_nothing_is_compiled() -> None:
 
 
 def test_on_a_cpu_work_aside_is_done_in_its_turn() -> None:
-    done, aside = [], Aside(CPU)
+    done, aside = [], SideStream(CPU)
     with aside:
         done.append("first")
     done.append("second")
     aside.join()
     assert done == ["first", "second"]
+
+
+def test_overlapped_phases_come_in_the_order_of_the_plain_loop() -> None:
+    done: list[str] = []
+
+    def phase(name: str) -> object:
+        return lambda batch: done.append(f"{name}{int(batch)}")
+
+    first, second, third = (phase(name) for name in "DGC")
+    iterate = overlapped(first, second, third, CPU, print)  # type: ignore[arg-type]
+    batches = [(torch.tensor(k),) for k in range(4)]
+    first(*batches[0])  # type: ignore[operator]
+    for now, following in zip(batches, batches[1:], strict=False):
+        iterate(now, following)
+    assert done == [f"{name}{k}" for k in range(3) for name in "DGC"] + ["D3"]
 
 
 @pytest.mark.parametrize("n", [1, 5, 6, 12, 13])
@@ -179,7 +194,7 @@ def test_a_compiled_loss_is_told_right_and_learnt_from_alike(n_classes: int, in_
 
 @on_gpu
 def test_work_aside_is_done_when_it_is_joined() -> None:
-    device, aside = torch.device("cuda"), Aside(torch.device("cuda"))
+    device, aside = torch.device("cuda"), SideStream(torch.device("cuda"))
 
     def step(x: Tensor) -> Tensor:
         with aside:
@@ -249,20 +264,6 @@ def test_what_is_never_called_imports_no_compiler() -> None:
     assert run.stdout == "False\n"
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.3, 0.8])
-def test_what_is_compiled_at_once_waits_for_what_is_imported_ahead(seconds: float) -> None:
-    lines = [
-        "import time, torch",
-        "from uqgan import acceleration",
-        "acceleration.import_ahead()",
-        f"time.sleep({seconds})",
-        "torch.compile = lambda function, **_: function",
-        "print(acceleration.Compiled(len, print)(torch.zeros(3)))",
-    ]
-    run = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=False)
-    assert (run.stdout, run.stderr) == ("3\n", "")
-
-
 @pytest.mark.parametrize(("passes", "is_compiled"), [(COMPILED_FROM // 4 - 1, False), (COMPILED_FROM // 4, True)])
 def test_prediction_is_compiled_only_where_it_pays(passes: int, is_compiled: bool) -> None:
     predictor = METHODS["uqgan"].assemble((2,), 2, parse({}))
@@ -292,5 +293,5 @@ def in_bf16(classifier: str, autoencoder: str, precision: str) -> bool:
     config = parse({"classifier": classifier, "autoencoder": {"kind": autoencoder}, "precision": precision})
     predictor, x = METHODS["uqgan"].assemble((1, 32, 32), 3, config), torch.rand(4, 1, 32, 32)
     plain = predictor.members[0].classifier(x)
-    predictor.prepare(config)
+    predictor.make_fast(config)
     return not torch.allclose(predictor.members[0].classifier(x), plain, rtol=1e-4, atol=1e-4)

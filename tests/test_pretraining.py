@@ -1,5 +1,6 @@
 """An autoencoder is trained once for the same settings, data and seed, and runs can't tell the difference."""
 
+import shutil
 import threading
 import time
 from dataclasses import replace
@@ -127,7 +128,7 @@ def test_each_seed_trains_its_own(cache: Path, task: Task) -> None:
 
 
 def test_a_fresh_one_is_neither_taken_nor_kept(cache: Path, task: Task) -> None:
-    trained(task, settings(fresh=True))
+    trained(task, settings().model_copy(update={"fresh": True}))
     assert not cache.exists()
 
 
@@ -145,7 +146,7 @@ def test_where_nothing_can_be_written_it_is_trained_and_said(cache: Path, task: 
     cache.parent.mkdir(parents=True)
     cache.touch()  # a file where the folder should be
     _, told = trained(task, settings())
-    assert "training the autoencoder for this run alone" in told.said[0]
+    assert "training without the cache" in told.said[0]
     assert told.rows[-1]["stage"] == STAGE
 
 
@@ -168,7 +169,7 @@ def test_a_run_that_waits_for_another_says_so(cache: Path, task: Task) -> None:
             time.sleep(0.01)
         assert told.rows == []
     waiting.join()
-    assert told.said == ["another run trains the same autoencoder: waiting for it"]
+    assert told.said == ["another process trains the same autoencoder: waiting for it"]
     assert told.rows[-1]["stage"] == STAGE
 
 
@@ -176,6 +177,7 @@ def test_a_stopped_run_goes_on_with_the_autoencoder_it_began_with(cache: Path, t
     few = {"iterations": 3, "batch_size": 16, "validate_every": 1}
     config = load_config("digits", overrides={"autoencoder": {"epochs": 1, "dim": 4}, "uqgan": few})
     whole = uqgan.fit("uqgan", "digits", config=config)
+    shutil.rmtree(cache.parent / "networks")
     begun = uqgan.fit("uqgan", "digits", config=config, folder=tmp_path / "run", max_minutes=1e-9)
     assert begun.record.about["stopped"] == "out of time at step 1 of 3 of uqgan"
     (file,) = cache.glob("*.safetensors")

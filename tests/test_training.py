@@ -13,13 +13,16 @@ from rich.console import Console
 from torch import nn
 
 import uqgan
+from uqgan.acceleration import adam
+from uqgan.checkpoint import Best, Stopped
 from uqgan.config import load_config
 from uqgan.data.dataset import Dataset
 from uqgan.errors import RunFailed
-from uqgan.log import Log, Stopped, spell
-from uqgan.training import Best, Stage, accuracy_on, adam, decay, frozen, memory_advice, minimize, set_lr
+from uqgan.log import Log, spell
+from uqgan.networks import Networks
+from uqgan.training import Stage, accuracy_on, decay, frozen, memory_advice, minimize, set_lr
 
-QUICK = {"uqgan": {"iterations": 12, "batch_size": 16, "validate_every": 2}}
+QUICK = {"fresh": True, "uqgan": {"iterations": 12, "batch_size": 16, "validate_every": 2}}
 
 
 def test_linear_decay_starts_at_the_start_and_falls_evenly() -> None:
@@ -63,7 +66,7 @@ def test_best_keeps_the_last_of_equal_values() -> None:
 
 def test_accuracy_is_the_share_of_right_answers() -> None:
     data = Dataset(torch.eye(4), torch.tensor([0, 1, 2, 0]))
-    assert accuracy_on(nn.Identity(), data, lambda logits: logits.softmax(-1)) == 0.75
+    assert accuracy_on(Networks(nn.Identity()), data, lambda logits: logits.softmax(-1)) == 0.75
 
 
 def test_the_same_seed_gives_the_same_log_and_weights(tmp_path: Path) -> None:
@@ -87,6 +90,7 @@ from uqgan.config import load_config
 uqgan.training.SAVE_SECONDS = 0.0
 import torch; torch.set_num_threads(1)
 config = load_config(sys.argv[1], overrides={
+    "fresh": True,
     "uqgan": {"iterations": 40, "batch_size": 16, "validate_every": 2},
     "autoencoder": {"epochs": 3, "batch_size": 64, "dim": 4} if sys.argv[1] == "digits" else {},
 })
@@ -157,7 +161,7 @@ def test_a_run_out_of_time_keeps_its_best_classifier_and_can_go_on(tmp_path: Pat
     assert short.record.about["finished"] is False
     assert uqgan.load(tmp_path).record.about["stopped"].startswith("out of time at step 1 of 12")
     rest = uqgan.fit("uqgan", "moons", config=quick, folder=tmp_path, resume=True)
-    whole = uqgan.fit("uqgan", "moons", config=quick)
+    whole = uqgan.fit("uqgan", "moons", config=quick.model_copy(update={"fresh": True}))
     assert rest.record.log == whole.record.log
     assert rest.record.about["finished"] is True
     assert list(json.loads((tmp_path / "about.json").read_text())["stage_seconds"]) == ["uqgan"]

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from uqgan.acceleration import adam
 from uqgan.config import load_config
 from uqgan.data.tasks import load_task
 from uqgan.log import Log
@@ -14,7 +15,8 @@ from uqgan.methods.uqgan import GAN_BETAS, encode_all, fit_jointly, networks
 from uqgan.models.autoencoders import make_autoencoder
 from uqgan.models.gan import Critic
 from uqgan.regulariser import spread_loss
-from uqgan.training import adam, decay, frozen, minimize, set_lr
+from uqgan.regulariser import spread_loss
+from uqgan.training import decay, frozen, minimize, set_lr
 
 STEPS = 5
 
@@ -26,17 +28,18 @@ def test_the_recipe_takes_the_steps_of_the_plain_loop(dropout: float) -> None:
     config = load_config("moons", overrides={"uqgan": few})
     settings, prior = config.uqgan, task.train.class_frequencies(2)
 
-    def start() -> tuple[torch.nn.Module, ...]:
+    def start() -> ShieldedNetworks:
         torch.manual_seed(0)
         nets = networks(task.shape, 2, config, dropout, None)
-        assert nets.shield
-        return nets.classifier, nets.shield.generator, nets.shield.autoencoder
+        nets.make_fast(config)
+        return nets
 
-    C, G, A = start()
-    log = Log()
-    fit_jointly(C, G, A, replace(task, validation=task.validation[torch.arange(10)]), config, log)  # type: ignore[arg-type]
+    nets, plain = start(), start()
+    torch.manual_seed(1)
+    fit_jointly(nets, replace(task, validation=task.validation[torch.arange(10)]), config, Log())
 
-    plain_C, plain_G, _ = start()
+    torch.manual_seed(1)
+    plain_C, plain_G = plain.classifier, plain.generator
     D = Critic(2, 2)
     opt_C, opt_G, opt_D = adam(plain_C), adam(plain_G, GAN_BETAS), adam(D, GAN_BETAS)
     for step, (x, y, _) in enumerate(task.train.batches(32, range(STEPS), seed=0)):
@@ -56,7 +59,7 @@ def test_the_recipe_takes_the_steps_of_the_plain_loop(dropout: float) -> None:
         for _ in range(settings.classifier_steps):
             real, fake = plain_C(torch.cat([x, x_fake])).chunk(2)
             minimize(opt_C, classifier_loss(real, fake, y, prior, settings.lambda_real))
-    for ours, theirs in ((C, plain_C), (G, plain_G)):
+    for ours, theirs in ((nets.classifier, plain_C), (nets.generator, plain_G)):
         for key, value in theirs.state_dict().items():
             assert torch.equal(ours.state_dict()[key], value), key
 

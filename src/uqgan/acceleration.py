@@ -13,15 +13,15 @@ A recipe stays as it is. Its networks are prepared in place, its objectives and 
 import ctypes
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from threading import Thread
 from types import MethodType, TracebackType
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Adam
 
 from uqgan.errors import UsageError
 from uqgan.models.fast import fast
@@ -102,6 +102,20 @@ def compiled(
     return Compiled(function, say) if on and device.type == "cuda" else function
 
 
+class CompiledCalls:
+    """Calls functions, each of them compiled once where `compiled` does so."""
+
+    def __init__(self, device: torch.device, on: bool, say: Callable[[str], None]) -> None:
+        self.device, self.on, self.say = device, on, say
+        self._made: dict[Callable[..., Any], Callable[..., Any]] = {}
+
+    def __call__(self, function: Callable[..., T], *inputs: Tensor) -> T:
+        if function not in self._made:
+            self._made[function] = compiled(function, self.device, self.on, self.say)
+        result: T = self._made[function](*inputs)
+        return result
+
+
 class Compiled(Generic[T]):
     """A function that is compiled for one set of shapes."""
 
@@ -138,11 +152,6 @@ def compile_often(function: Callable[..., T]) -> Callable[..., T]:
     return torch.compile(function, dynamic=False)
 
 
-def import_ahead() -> None:
-    """Begin to import what PyTorch's optimisers will want, which takes seconds, beside whatever comes next."""
-    Thread(target=import_module, args=(COMPILER,), daemon=True).start()
-
-
 def has_bf16(device: torch.device) -> bool:
     """Whether the hardware computes in bf16, rather than only storing it."""
     if device.type == "cuda":
@@ -154,6 +163,24 @@ def has_bf16(device: torch.device) -> bool:
 def in_bf16(precision: Precision, device: torch.device) -> bool:
     """What a precision means on a device."""
     return precision == "bf16" or (precision == "auto" and has_bf16(device))
+
+
+def adam(
+    net: nn.Module, betas: tuple[float, float] = (0.9, 0.999), weight_decay: float = 0.0, one_kernel: bool = False
+) -> Adam:
+    """Adam over a network's weights; `set_lr` sets its learning rate."""
+    weights = list(net.parameters())
+    device = weights[0].device
+    if device.type != "cuda":
+        return Adam(weights, 0.0, betas, weight_decay=weight_decay, fused=True)
+    lr = torch.tensor(0.0, device=device)
+    if not one_kernel:
+        return Adam(weights, lr, betas, weight_decay=weight_decay, fused=True, capturable=True)
+    # One kernel for all weights; the fused one gives each 65,536 of them to a single block, a corner of the GPU.
+    optimizer = Adam(weights, lr, betas, weight_decay=weight_decay, foreach=True, capturable=True)
+    step = getattr(Adam.step, "__wrapped__", Adam.step)  # without the profiler's hook, which can't be compiled
+    optimizer.step = compile_often(MethodType(step, optimizer))  # type: ignore[method-assign]
+    return optimizer
 
 
 def keep_freed_memory() -> None:
@@ -177,12 +204,12 @@ def _lowered(method: Callable[..., Tensor], bf16: bool) -> Callable[..., Tensor]
     return run
 
 
-class Aside:
+class SideStream:
     """Work that may run beside what comes after it: on CUDA on a second stream, until it is joined.
 
-        with aside: ...
+        with side_stream: ...
         ...
-        aside.join()
+        side_stream.join()
 
     What the second stream reads must be kept until then.
     """
@@ -205,6 +232,35 @@ class Aside:
     def join(self) -> None:
         if self.stream:
             torch.cuda.current_stream().wait_stream(self.stream)
+
+
+def overlapped(
+    first: Callable[..., T],
+    second: Callable[..., T],
+    third: Callable[..., T],
+    device: torch.device,
+    say: Callable[[str], None],
+) -> Callable[[Sequence[Tensor], Sequence[Tensor]], tuple[T, T, T]]:
+    """An iteration of three phases, arranged so that the third runs beside the first of the next batch.
+
+    In turn they are first(b₀) second(b₀) third(b₀) first(b₁) … This is cut before each `second`: what is returned
+    takes a batch and the next one and does second(bₜ), then third(bₜ) beside first(bₜ₊₁), the same steps in the same
+    order on one stream. Neither of these two may write what the other reads. first(b₀) is left to the caller.
+    """
+    side_stream = SideStream(device)
+
+    def iterate(*batches: Tensor) -> tuple[T, T, T]:
+        size = len(batches) // 2
+        now, following = batches[:size], batches[size:]
+        from_second = second(*now)
+        with side_stream:
+            from_third = third(*now)
+        from_first = first(*following)
+        side_stream.join()
+        return from_first, from_second, from_third
+
+    step = accelerate(iterate, device, say)
+    return lambda now, following: step(*now, *following)
 
 
 def accelerate(step: Callable[..., T], device: torch.device, say: Callable[[str], None]) -> Callable[..., T]:

@@ -3,23 +3,22 @@
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy.typing as npt
 import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from uqgan.acceleration import choose_device, own_randomness
-from uqgan.config import Config, check_networks, load_config, own_settings, suggest
+from uqgan.acceleration import choose_device
+from uqgan.config import Config, check_networks, load_config, settings_for_pictures, suggest
 from uqgan.data.tasks import TASKS, Task, load_task
 from uqgan.errors import UsageError
 from uqgan.evaluation import Outputs, evaluate, predict_task
-from uqgan.files import write_json
 from uqgan.log import Log
 from uqgan.methods import METHODS
 from uqgan.models.user import UserClassifier
-from uqgan.runs import RESUME, SCORES, Plan, Record, circumstances, finished, holds_run, remove_run
+from uqgan.runs import Plan, Record, check_same_data, circumstances, claim_folder, finished, remove_run, write_scores
 from uqgan.uncertainty import Prediction
 
 MOST_EXAMPLES = 10_000
@@ -46,7 +45,7 @@ class Run:
         """What it was trained on, loaded again by name if need be."""
         if self._task is None:
             plan = self.record.plan
-            size, channels = (plan.shape[-1], plan.shape[0]) if is_own(plan.task) else (None, None)
+            size, channels = (plan.shape[-1], plan.shape[0]) if is_user_data(plan.task) else (None, None)
             self._task = load_task(plan.task, 0, self._data_root, size, channels, skip_broken=True)
             check_same_data(plan, self._task)
         return self._task
@@ -74,12 +73,9 @@ class Run:
         """
         return evaluate(self.outputs(validation), resamples) | {"missing": self.task.missing}
 
-    @torch.no_grad()
     def generate(self, label: int | str, n: int = 16, seed: int | None = None) -> Tensor:
         """Out-of-class examples of a class: pixels in [0, 1], or points."""
-        shield, names = self.record.predictor.shield, self.class_names
-        if shield is None:
-            raise UsageError(f"method = {self.record.plan.method}: makes no examples (uqgan and uqgan-mc do)")
+        names = self.class_names
         if not 1 <= n <= MOST_EXAMPLES:
             raise UsageError(f"n = {n}: must be within 1 to {MOST_EXAMPLES}")
         if seed is not None:
@@ -87,9 +83,10 @@ class Run:
         index = names.index(label) if isinstance(label, str) and label in names else label
         if not isinstance(index, int) or not 0 <= index < len(names):
             raise UsageError(f"class = {label}: must be one of {', '.join(names)}{suggest(str(label), list(names))}")
-        device = self.record.predictor.prior.device
-        with own_randomness(device, seed):
-            return cast(Tensor, shield(torch.full((n,), index, device=device))).cpu()
+        made = self.record.predictor.generate(torch.full((n,), index), seed)
+        if made is None:
+            raise UsageError(f"method = {self.record.plan.method}: makes no examples (uqgan and uqgan-mc do)")
+        return made.cpu()
 
     def save(self, folder: str | Path) -> Path:
         """Write the run's folder; `uqgan.load` brings it back bit for bit."""
@@ -117,7 +114,7 @@ def fit(
     (`autoencoder={"dim": 16}`), or all together as a Config. With a folder the run is saved there as it goes and
     can be resumed; `overwrite` replaces the run that is there.
 
-    `classifier` is a network's name, or a network of your own: float images in [0, 1] (samples, channels, height,
+    `classifier` is a network's name, or a network that you supply: float images in [0, 1] (samples, channels, height,
     width), or points (samples, 2), to logits (samples, classes). Copies of it are trained, from the weights that it
     has; it stays as it is itself.
     """
@@ -130,7 +127,7 @@ def fit(
     on = choose_device(device)
     where = Path(folder) if folder else None
     if where:
-        prepare(where, plan, resume, overwrite)
+        claim_folder(where, plan, resume, overwrite)
         if finished(where):
             return Run(load(where, device, classifier=classifier).record, task)
     record = train(plan, task, on, Log(where, seed, resume, max_minutes, console), classifier)
@@ -139,42 +136,42 @@ def fit(
     return Run(record, task)
 
 
-def train(plan: Plan, task: Task, device: torch.device, log: Log, own: nn.Module | None) -> Record:
+def train(plan: Plan, task: Task, device: torch.device, log: Log, classifier: nn.Module | None) -> Record:
     """Train as planned; a run that fails with nothing saved that could be gone on with leaves no folder."""
     start = time.monotonic()
     try:
-        predictor = METHODS[plan.method].fit(task.to(device), plan.config, log, own)
+        predictor = METHODS[plan.method].fit(task.to(device), plan.config, log, classifier)
     except BaseException:
-        if log.folder and not (log.folder / RESUME).exists():
+        if log.folder and not log.resumes:
             remove_run(log.folder)
         raise
     finally:
         log.close()
-    about = circumstances(device, time.monotonic() - start, log.stopped, log.seconds)
+    about = circumstances(device, time.monotonic() - start, log.stopped, log.seconds, log.reused)
     return Record(plan, predictor, log.rows, about)
 
 
-def checked_plan(method: str, task: Task, seed: int, config: Config, own: nn.Module | None) -> Plan:
+def checked_plan(method: str, task: Task, seed: int, config: Config, classifier: nn.Module | None) -> Plan:
     """The plan of a run whose networks take the task's samples."""
     name = ""
-    if own is not None:
-        UserClassifier(own, task.shape, task.n_classes, draws=METHODS[method].dropout > 0)  # refuses what can't be one
-        config, name = config.model_copy(update={"classifier": "own"}), type(own).__qualname__
-    elif config.classifier == "own":
-        raise UsageError("classifier = own: needs your network (in Python: uqgan.fit(…, classifier=MyNet()))")
+    if classifier is not None:
+        UserClassifier(classifier, task.shape, task.n_classes, draws=METHODS[method].dropout > 0)  # refuses misfits
+        config, name = config.model_copy(update={"classifier": "custom"}), type(classifier).__qualname__
+    elif config.classifier == "custom":
+        raise UsageError("classifier = custom: needs your network (in Python: uqgan.fit(…, classifier=MyNet()))")
     check_networks(config, task.shape)
     return Plan(task.name, method, seed, task.shape, task.class_names, config, task.digest, name)
 
 
-def is_own(task: str) -> bool:
-    """Whether a task's name stands for own data rather than one of TASKS."""
+def is_user_data(task: str) -> bool:
+    """Whether a task's name stands for user-supplied data rather than one of TASKS."""
     return task.partition("+")[0] not in TASKS
 
 
 def settings_of(task: Task, file: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
-    """A task's settings; for own data those that fit the pictures and their number."""
-    own = own_settings(task.shape, len(task.train)) if is_own(task.name) else None
-    return load_config(task.name, file, overrides, own)
+    """A task's settings; for user-supplied data those that fit the pictures and their number."""
+    fitting = settings_for_pictures(task.shape, len(task.train)) if is_user_data(task.name) else None
+    return load_config(task.name, file, overrides, fitting)
 
 
 def load(
@@ -185,12 +182,12 @@ def load(
 ) -> Run:
     """The run in a folder; `data_root` is where the paper's data sets are, UQGAN_DATA if not given.
 
-    A run with a classifier of your own needs it again, built alike; a copy of it gets the trained weights.
+    A run with a user-supplied classifier needs it again, built alike; a copy of it gets the trained weights.
     """
     check_module(classifier)
     record = Record.read(Path(folder), classifier)
     record.predictor.to(choose_device(device))
-    record.predictor.prepare(record.plan.config)
+    record.predictor.make_fast(record.plan.config)
     return Run(record, data_root=data_root)
 
 
@@ -198,22 +195,8 @@ def sections(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Keywords as a tree of sections: what is no section's name belongs to the method's recipe."""
     recipe = METHODS[method].section
     tree: dict[str, Any] = {key: value for key, value in settings.items() if key in Config.model_fields}
-    own = {key: value for key, value in settings.items() if key not in tree}
-    return tree | {recipe: dict(tree.get(recipe, {})) | own}
-
-
-def prepare(folder: Path, plan: Plan, resume: bool, overwrite: bool) -> None:
-    """Make the folder ready for that plan; never overwrite a run by accident."""
-    if holds_run(folder) and overwrite and not resume:
-        remove_run(folder)
-    if not holds_run(folder):
-        plan.write(folder)
-        return
-    if not resume:
-        raise UsageError(f"{folder}: holds a run already (--resume to go on with it, --overwrite to replace it)")
-    old = Plan.read(folder)
-    if old != plan:
-        raise UsageError(f"{folder}: holds a run with other settings ({difference(old, plan)}); choose another folder")
+    short = {key: value for key, value in settings.items() if key not in tree}
+    return tree | {recipe: dict(tree.get(recipe, {})) | short}
 
 
 def check_request(
@@ -238,44 +221,6 @@ def check_seed(seed: int) -> None:
         raise UsageError(f"seed = {seed}: must be within 0 to {2**31 - 1}")
 
 
-def check_same_data(plan: Plan, task: Task) -> None:
-    """Own pictures may have changed since the run was trained; scores of other data would mean nothing."""
-    if (task.class_names, task.shape) != (plan.class_names, plan.shape):
-        raise UsageError(f"task = {plan.task}: its classes or shape are not those of the run (train it again)")
-    if plan.digest and task.digest != plan.digest:
-        raise UsageError(f"task = {plan.task}: its pictures changed since the run was trained (train it again)")
-
-
-def difference(old: Plan, new: Plan) -> str:
-    """The first thing in which two plans differ, as words."""
-
-    def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-        rows: dict[str, Any] = {}
-        for key, value in tree.items():
-            rows |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-        return rows
-
-    def words(plan: Plan) -> dict[str, Any]:
-        facts = {key: getattr(plan, key) for key in ("task", "method", "seed", "shape", "class_names", "digest")}
-        return facts | flat(plan.config.model_dump()) | {"own_classifier": plan.own_classifier}
-
-    before, after = words(old), words(new)
-    key = next(key for key in after if before.get(key) != after[key])
-    return f"{key} was {before.get(key)}, is {after[key]}"
-
-
-def scores_record(run: Run, found: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's scores with all that they depend on."""
-    plan, about = run.record.plan, run.record.about
-    return {
-        "task": plan.task,
-        "method": plan.method,
-        "seed": plan.seed,
-        **found,
-        "settings": plan.config.model_dump(),
-        **{key: about.get(key) for key in ("versions", "commit", "command", "device", "seconds", "stage_seconds")},
-    }
-
-
 def save_scores(folder: Path, run: Run, found: Mapping[str, Any]) -> None:
-    write_json(folder / SCORES, scores_record(run, found))
+    """Write scores.json into a run's folder: the scores with all that they depend on."""
+    write_scores(folder, run.record, found)

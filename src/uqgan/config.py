@@ -32,8 +32,6 @@ class AutoencoderConfig(Settings):
     """Samples a step."""
     lr: float = Field(1e-3, gt=0)
     """Adam's learning rate; a tenth of it after a quarter of the epochs, a hundredth after half of them."""
-    fresh: bool = False
-    """Train it even where the cache holds that of an earlier run with the same settings, data and seed."""
 
 
 class SupervisedConfig(Settings):
@@ -83,12 +81,14 @@ class UqganConfig(Settings):
 class Config(Settings):
     """All settings of a run; a method reads the sections of its recipe."""
 
-    classifier: Literal["mlp", "lenet", "resnet", "own"] = "mlp"
-    """Network: mlp (points), lenet (32 pixels), resnet (32 or 64 pixels), own (any that is handed in, in Python)."""
+    classifier: Literal["mlp", "lenet", "resnet", "custom"] = "mlp"
+    """Network: mlp (points), lenet (32 pixels), resnet (32 or 64 pixels), custom (user-supplied, in Python)."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     """Of convolutional networks; auto: bf16 where the hardware has it. Small autoencoders are trained in fp32."""
     compile: Literal["auto", "always", "never"] = "auto"
     """On CUDA, make iterations faster after a minute or more of compiling; auto does so for ResNets, where it pays."""
+    fresh: bool = False
+    """Train even what the cache holds from an earlier run with the same settings, data and seed."""
     uqgan: UqganConfig = UqganConfig()
     autoencoder: AutoencoderConfig = AutoencoderConfig()
     one_vs_all: SupervisedConfig = SupervisedConfig()
@@ -108,10 +108,10 @@ def load_config(
     task: str,
     file: Path | None = None,
     overrides: Mapping[str, Any] | None = None,
-    own: Mapping[str, Any] | None = None,
+    fitting: Mapping[str, Any] | None = None,
 ) -> Config:
-    """A task's settings (or `own` ones), then those of a YAML file, then the overrides (a tree of sections)."""
-    layers = [task_settings(task) if own is None else own, read_yaml(file) if file else {}, overrides or {}]
+    """A task's settings (or those `fitting` user-supplied data), then those of a YAML file, then the overrides (a tree of sections)."""
+    layers = [task_settings(task) if fitting is None else fitting, read_yaml(file) if file else {}, overrides or {}]
     tree: dict[str, Any] = {}
     for layer in layers:
         tree = _merge(tree, layer)
@@ -123,7 +123,7 @@ def parse(tree: Mapping[str, Any]) -> Config:
         config = Config.model_validate(tree)
     except ValidationError as error:
         raise UsageError("; ".join(explain(error))) from None
-    if config.classifier != "own" and (config.classifier == "mlp") != (config.autoencoder.kind == "identity"):
+    if config.classifier != "custom" and (config.classifier == "mlp") != (config.autoencoder.kind == "identity"):
         raise UsageError(
             f"classifier = {config.classifier}: does not go with autoencoder.kind = {config.autoencoder.kind} "
             "(points take mlp and identity, images the others)"
@@ -140,7 +140,7 @@ def check_networks(config: Config, shape: tuple[int, ...]) -> None:
         "lenet": len(shape) == 3 and side == 32,
         "small": len(shape) == 3 and side % 4 == 0,
         "resnet": len(shape) == 3 and side in (32, 64),
-        "own": True,
+        "custom": True,
     }
     for name, kind in (("classifier", config.classifier), ("autoencoder.kind", config.autoencoder.kind)):
         if not takes[kind]:
@@ -153,8 +153,8 @@ def task_settings(task: str) -> dict[str, Any]:
     return yaml.safe_load(file.read_text()) or {} if file.is_file() else {}
 
 
-def own_settings(shape: tuple[int, ...], n_train: int) -> dict[str, Any]:
-    """What fits own pictures of that shape and number: small networks for grey or few ones, less training for few."""
+def settings_for_pictures(shape: tuple[int, ...], n_train: int) -> dict[str, Any]:
+    """Settings that fit user-supplied pictures of that shape and number: small networks for grey or few ones, less training for few."""
     channels, size, _ = shape
     small = size == 32 and (channels == 1 or n_train < 2_000)
     batch_size, iterations, epochs = (64, 400, 50) if n_train < 2_000 else (256, 2_000, 100)

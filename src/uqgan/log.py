@@ -1,5 +1,6 @@
 """What a run says while it trains: log.jsonl, TensorBoard where it is installed, a bar with the time left."""
 
+import copy
 import importlib.util
 import json
 import os
@@ -15,24 +16,22 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from safetensors import safe_open
 
-from uqgan.errors import RunFailed
+from uqgan.checkpoint import RESUME, saved_log_bytes
 from uqgan.files import disk_failure
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
+LOG = "log.jsonl"
+PLACE = ("stage", "member", "step")
+"""Keys of a row that say where it belongs."""
 LONG_RUN_SECONDS = 30.0
 """From here on a run says beforehand how long it will take."""
 SETTLED = 5
 """Steps after which their time says something: the first ones compile, and capture."""
 JUDGED_SECONDS = 10.0
 """Of steps by which the time left is judged: another program may slow a few of them down tenfold."""
-
-
-class Stopped(RunFailed):
-    """Training ended before its last step; what was reached is saved."""
 
 
 class Log:
@@ -47,9 +46,11 @@ class Log:
         console: Console | None = None,
     ) -> None:
         self.folder, self.seed = folder, seed
+        self.member: int | None = None
         self.stopped: str | None = None
         self.rows: list[dict[str, Any]] = []
         self.seconds: dict[str, float] = {}
+        self.reused: list[str] = []
         self._console = console or Console(quiet=True)
         self._deadline = time.monotonic() + 60 * max_minutes if max_minutes else None
         self._progress: Progress | None = None
@@ -58,15 +59,15 @@ class Log:
             self._open(folder, resume)
 
     def _open(self, folder: Path, resume: bool) -> None:
-        file = folder / "log.jsonl"
+        file = folder / LOG
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if not resume:
-                shutil.rmtree(folder / "resume", ignore_errors=True)
+                shutil.rmtree(folder / RESUME, ignore_errors=True)
                 shutil.rmtree(folder / "tensorboard", ignore_errors=True)
             file.touch()
             # Lines after the last saved state will be written again, exactly alike.
-            os.truncate(file, min(_saved_bytes(folder), file.stat().st_size))
+            os.truncate(file, min(saved_log_bytes(folder), file.stat().st_size))
             self.rows = [json.loads(line) for line in file.read_bytes().splitlines()]
         except OSError as error:
             raise disk_failure(file, error) from error
@@ -76,18 +77,46 @@ class Log:
 
                 self._board = SummaryWriter(str(folder / "tensorboard"))  # type: ignore[no-untyped-call]
 
+    def of_member(self, member: int, seed: int) -> "Log":
+        """The same log for a member of an ensemble: with a seed and stages of its own, and its rows labelled."""
+        log = copy.copy(self)
+        log.member, log.seed = member, seed
+        return log
+
+    def label(self, stage: str) -> str:
+        """A stage's name that no other member has."""
+        return stage if self.member is None else f"{stage}.member-{self.member}"
+
+    @property
+    def own_rows(self) -> list[dict[str, Any]]:
+        """The rows of this member, without its label."""
+        rows = [row for row in self.rows if row.get("member") == self.member]
+        return [{key: value for key, value in row.items() if key != "member"} for row in rows]
+
+    def state_file(self, stage: str) -> Path | None:
+        """Where a stage saves the state to resume from."""
+        return self.folder / RESUME / f"{self.label(stage)}.safetensors" if self.folder else None
+
+    @property
+    def resumes(self) -> bool:
+        """Whether a stage of this member was begun before."""
+        file = self.state_file("*")
+        return file is not None and any(file.parent.glob(file.name))
+
     def write(self, row: Mapping[str, Any]) -> None:
         """One line of log.jsonl. It holds no clock, so that the same seed gives the same bytes."""
+        if self.member is not None:
+            row = {"stage": row["stage"], "member": self.member, **row}
         self.rows.append(dict(row))
-        values = {key: value for key, value in row.items() if key not in ("stage", "step")}
+        values = {key: value for key, value in row.items() if key not in PLACE}
         if self._progress:
             text = "  ".join(f"{key} {value:.3g}" for key, value in headline(row).items())
             self._progress.update(self._progress.task_ids[-1], values=text)
         if self._board:
             for key, value in values.items():
-                self._board.add_scalar(f"{row['stage']}/{key}", value, row["step"])  # type: ignore[no-untyped-call]
+                self._board.add_scalar(f"{self.label(row['stage'])}/{key}", value, row["step"])  # type: ignore[no-untyped-call]
         if self.folder:
-            file = self.folder / "log.jsonl"
+            file = self.folder / LOG
             try:
                 with file.open("ab") as lines:
                     lines.write(json.dumps(row).encode() + b"\n")
@@ -98,7 +127,7 @@ class Log:
         """Bring the log to the disk; gives its size."""
         if not self.folder:
             return 0
-        with (self.folder / "log.jsonl").open("ab") as file:
+        with (self.folder / LOG).open("ab") as file:
             os.fsync(file.fileno())
             return file.tell()
 
@@ -175,7 +204,7 @@ def interrupts() -> Iterator[Callable[[], bool]]:
 
 def headline(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row's losses and validation results; names with a dot are details, too many for a bar or one figure."""
-    return {key: value for key, value in row.items() if key not in ("stage", "step") and "." not in key}
+    return {key: value for key, value in row.items() if key not in PLACE and "." not in key}
 
 
 def spell(seconds: float) -> str:
@@ -185,15 +214,3 @@ def spell(seconds: float) -> str:
     if seconds < 5400:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h"
-
-
-def _saved_bytes(folder: Path) -> int:
-    """How much of the log belongs to the last saved state."""
-    sizes = [0]
-    for file in (folder / "resume").glob("*.safetensors"):
-        try:
-            with safe_open(file, "pt") as saved:
-                sizes.append(json.loads(saved.metadata()["facts"])["log_bytes"])
-        except Exception as error:
-            raise RunFailed(f"{file}: cannot be resumed from ({error}); delete it to start this stage anew") from error
-    return max(sizes)

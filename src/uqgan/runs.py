@@ -20,13 +20,15 @@ from safetensors.torch import save as save_tensors
 from torch import nn
 
 from uqgan import __version__
+from uqgan.checkpoint import RESUME
 from uqgan.config import Config, parse
+from uqgan.data.tasks import Task
 from uqgan.errors import UsageError
 from uqgan.files import sha256, write_bytes, write_json, write_text
+from uqgan.log import LOG
 from uqgan.methods import METHODS, Predictor
 
-RESUME = "resume"
-CONFIG, WEIGHTS, LOG, ABOUT, SCORES = "config.yaml", "weights.safetensors", "log.jsonl", "about.json", "scores.json"
+CONFIG, WEIGHTS, ABOUT, SCORES = "config.yaml", "weights.safetensors", "about.json", "scores.json"
 
 
 @dataclass(frozen=True)
@@ -40,9 +42,9 @@ class Plan:
     class_names: tuple[str, ...]
     config: Config
     digest: str = ""
-    """Of own data; empty for tasks that are the same everywhere."""
-    own_classifier: str = ""
-    """Class of a network of one's own; empty for the house's."""
+    """Digest of user-supplied data; empty for tasks that are the same everywhere."""
+    custom_classifier: str = ""
+    """Class name of a user-supplied network; empty for the built-in ones."""
 
     def write(self, folder: Path) -> None:
         tree = {
@@ -52,7 +54,7 @@ class Plan:
             "shape": list(self.shape),
             "class_names": list(self.class_names),
             "digest": self.digest,
-            "own_classifier": self.own_classifier,
+            "custom_classifier": self.custom_classifier,
             "settings": self.config.model_dump(),
         }
         write_text(folder / CONFIG, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
@@ -71,7 +73,7 @@ class Plan:
                 class_names=tuple(tree["class_names"]),
                 config=parse(tree["settings"]),
                 digest=str(tree.get("digest", "")),
-                own_classifier=str(tree.get("own_classifier", "")),
+                custom_classifier=str(tree.get("custom_classifier", "")),
             )
         except UsageError:
             raise
@@ -81,27 +83,27 @@ class Plan:
     @cached_property
     def settings(self) -> dict[str, str]:
         """Those it is trained with, as words: of its own recipe by their short names, of others not at all."""
-        methods = (METHODS[self.method], *METHODS.values())
-        own, *others = dict.fromkeys(method.section for method in methods)
+        own, *shared = METHODS[self.method].recipe.SETTINGS
         rows: dict[str, Any] = {}
         for name, value in self.config.model_dump().items():
             if not isinstance(value, dict):
                 rows[name] = value
-            elif name not in others:
+            elif name in (own, *shared):
                 rows |= {key if name == own else f"{name}.{key}": each for key, each in value.items()}
         return {key: f"{value:g}" if isinstance(value, float) else str(value) for key, value in rows.items()}
 
-    def assemble(self, own: nn.Module | None = None) -> Predictor:
-        """Its networks, not trained."""
-        return METHODS[self.method].assemble(self.shape, len(self.class_names), self.config, own)
+    def assemble(self, classifier: nn.Module | None = None) -> Predictor:
+        """The networks of the run, not trained."""
+        return METHODS[self.method].assemble(self.shape, len(self.class_names), self.config, classifier)
 
-    def check_own(self, own: nn.Module | None, folder: Path) -> None:
-        """Whether a network was handed in where the run in that folder needs one, and only there."""
-        if self.config.classifier == "own" and own is None:
-            call = f'uqgan.load("{folder}", classifier={self.own_classifier}())'
-            raise UsageError(f"run = {folder}: has a classifier of your own, {self.own_classifier} (in Python: {call})")
-        if self.config.classifier != "own" and own is not None:
-            name = type(own).__qualname__
+    def check_classifier(self, classifier: nn.Module | None, folder: Path) -> None:
+        """Refuse a user-supplied network where the run in that folder has none, and its lack where it has one."""
+        if self.config.classifier == "custom" and classifier is None:
+            call = f'uqgan.load("{folder}", classifier={self.custom_classifier}())'
+            what = f"has a user-supplied classifier, {self.custom_classifier}"
+            raise UsageError(f"run = {folder}: {what} (in Python: {call})")
+        if self.config.classifier != "custom" and classifier is not None:
+            name = type(classifier).__qualname__
             raise UsageError(f"classifier = {name}: that of {folder} is {self.config.classifier} (leave it out)")
 
 
@@ -126,7 +128,7 @@ class Record:
             shutil.rmtree(folder / RESUME, ignore_errors=True)
 
     @staticmethod
-    def read(folder: Path, own: nn.Module | None = None) -> "Record":
+    def read(folder: Path, classifier: nn.Module | None = None) -> "Record":
         """The run in that folder, bit for bit as it was trained."""
         if not folder.is_dir():
             raise UsageError(f"run = {folder}: no such folder")
@@ -138,15 +140,19 @@ class Record:
         data = _read(folder, WEIGHTS)
         if sha256(folder / WEIGHTS) != about.get("weights_sha256"):
             raise UsageError(f"{folder / WEIGHTS}: damaged, its sha256 is not the one in {ABOUT} (train it again)")
-        plan.check_own(own, folder)
-        predictor = plan.assemble(own)
+        plan.check_classifier(classifier, folder)
+        predictor = plan.assemble(classifier)
         try:
             predictor.load_state_dict(load_tensors(data))
         except Exception as error:
-            if own is not None:
-                name, rule = type(own).__qualname__, f"build {plan.own_classifier} as it was for training"
+            if classifier is not None:
+                name, rule = type(classifier).__qualname__, f"build {plan.custom_classifier} as it was for training"
                 raise UsageError(f"classifier = {name}: does not take the weights in {folder} ({rule})") from None
-            raise UsageError(f"{folder / WEIGHTS}: does not fit {CONFIG} ({str(error).splitlines()[0]})") from None
+            written = about["versions"].get("uqgan", "an unknown version")
+            raise UsageError(
+                f"{folder / WEIGHTS}: does not fit the networks of {CONFIG}; it was written by uqgan {written}, "
+                f"this is {__version__} (train it again)"
+            ) from error
         return Record(plan, predictor, log, about)
 
 
@@ -184,17 +190,69 @@ def remove_run(folder: Path) -> None:
         folder.rmdir()
 
 
+def claim_folder(folder: Path, plan: Plan, resume: bool, overwrite: bool) -> None:
+    """Make the folder ready for that plan; never overwrite a run by accident."""
+    if holds_run(folder) and overwrite and not resume:
+        remove_run(folder)
+    if not holds_run(folder):
+        plan.write(folder)
+        return
+    if not resume:
+        raise UsageError(f"{folder}: holds a run already (--resume to go on with it, --overwrite to replace it)")
+    old = Plan.read(folder)
+    if old != plan:
+        raise UsageError(f"{folder}: holds a run with other settings ({difference(old, plan)}); choose another folder")
+
+
+def check_same_data(plan: Plan, task: Task) -> None:
+    """Refuse data that changed since the run was trained: scores on other data would mean nothing."""
+    if (task.class_names, task.shape) != (plan.class_names, plan.shape):
+        raise UsageError(f"task = {plan.task}: its classes or shape are not those of the run (train it again)")
+    if plan.digest and task.digest != plan.digest:
+        raise UsageError(f"task = {plan.task}: its pictures changed since the run was trained (train it again)")
+
+
+def difference(old: Plan, new: Plan) -> str:
+    """The first thing in which two plans differ, as words."""
+
+    def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+        rows: dict[str, Any] = {}
+        for key, value in tree.items():
+            rows |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        return rows
+
+    def words(plan: Plan) -> dict[str, Any]:
+        facts = {key: getattr(plan, key) for key in ("task", "method", "seed", "shape", "class_names", "digest")}
+        return facts | flat(plan.config.model_dump()) | {"custom_classifier": plan.custom_classifier}
+
+    before, after = words(old), words(new)
+    key = next(key for key in after if before.get(key) != after[key])
+    return f"{key} was {before.get(key)}, is {after[key]}"
+
+
+def write_scores(folder: Path, record: Record, found: Mapping[str, Any]) -> None:
+    """Write scores.json: the scores with all that they depend on."""
+    plan, about = record.plan, record.about
+    keys = ("versions", "commit", "command", "device", "seconds", "stage_seconds", "reused")
+    facts = {"settings": plan.config.model_dump()} | {key: about.get(key) for key in keys}
+    write_json(folder / SCORES, {"task": plan.task, "method": plan.method, "seed": plan.seed, **found, **facts})
+
+
 def circumstances(
-    device: torch.device, seconds: float, stopped: str | None, stages: Mapping[str, float] | None = None
+    device: torch.device, seconds: float, stopped: str | None, stages: Mapping[str, float], reused: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """What a result depends on beside its settings; `stages` are the parts of its time that have a name."""
+    """What a result depends on beside its settings: device, versions, and the time of each stage.
+
+    `reused` names the stages that were taken from the cache; their times are those of the run that trained them.
+    """
     return {
         "finished": stopped is None,
         "stopped": stopped,
         "device": describe(device),
         "threads": torch.get_num_threads(),
         "seconds": round(seconds, 1),
-        "stage_seconds": {name: round(value, 1) for name, value in (stages or {}).items()},
+        "stage_seconds": {name: round(value, 1) for name, value in stages.items()},
+        "reused": list(reused),
         "command": " ".join(["uqgan", *sys.argv[1:]]) if Path(sys.argv[0]).stem == "uqgan" else None,
         "versions": versions(),
         "commit": COMMIT,

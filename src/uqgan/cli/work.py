@@ -80,11 +80,10 @@ def train(
     max_minutes
         Stop after so long and keep the best classifier so far; --resume goes on.
     """
-    from uqgan import acceleration, api
+    from uqgan import api
 
-    acceleration.import_ahead()
     overrides = settings.model_dump(exclude_unset=True) if settings else None
-    if not api.is_own(task):
+    if not api.is_user_data(task):
         load_config(task, config, overrides)  # what is wrong there is said before the data are loaded
     data = api.load_task(task, 0, pictures.data_root, pictures.image_size, None, pictures.skip_broken, voice.say)
     chosen = api.settings_of(data, config, overrides)
@@ -98,7 +97,7 @@ def train(
 def usual_folder(task: str, data: "Task", method: str, seed: int) -> Path:
     from uqgan import api
 
-    name = Path(data.name).name if api.is_own(data.name) else task
+    name = Path(data.name).name if api.is_user_data(data.name) else task
     return Path("runs") / name / method / f"seed-{seed}"
 
 

@@ -1,19 +1,27 @@
 """Softmax classifiers: minimise the cross-entropy."""
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from uqgan.config import Config
 from uqgan.data.tasks import Task
 from uqgan.log import Log
 from uqgan.losses import cross_entropy_loss
-from uqgan.methods.method import Networks
-from uqgan.methods.method import classifier_only as networks
-from uqgan.training import fit_supervised
+from uqgan.networks import Networks
+from uqgan.networks import classifier_only as networks
+from uqgan.shapes import Scalar
+from uqgan.training import SupervisedBatch, fit_supervised
 
-__all__ = ["fit", "networks"]
+__all__ = ["SETTINGS", "USES", "fit", "networks"]
+
+SETTINGS: tuple[str, ...] = ("cross_entropy",)
+USES: tuple[str, ...] = ("dropout",)
 
 
-def fit(nets: Networks, task: Task, config: Config, log: Log, outliers: Tensor | None) -> None:
-    fit_supervised(
-        nets.classifier, task, config, log, "cross_entropy", cross_entropy_loss, lambda logits: logits.softmax(-1)
-    )
+def objective(nets: Networks, batch: SupervisedBatch) -> Scalar:
+    return cross_entropy_loss(nets.classifier(batch.x), batch.y)
+
+
+def fit(nets: Networks, task: Task, config: Config, log: Log, outliers: Sequence[Tensor]) -> None:
+    fit_supervised(nets, task, config, log, "cross_entropy", objective, lambda logits: logits.softmax(-1))

@@ -1,52 +1,43 @@
 """A method is how a classifier is trained (recipe) times how its logits are read (reading)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
-from uqgan.acceleration import compiled, keep_freed_memory, own_randomness, prepare
+from uqgan.acceleration import compiled, in_bf16, keep_freed_memory, own_randomness
 from uqgan.config import Config
 from uqgan.data.dataset import CHUNK, equal_chunks
 from uqgan.data.tasks import Task
+from uqgan.errors import UsageError
 from uqgan.log import Log
-from uqgan.models.autoencoders import CODERS
-from uqgan.models.classifiers import make_classifier
-from uqgan.models.gan import Shield
-from uqgan.models.own import OwnClassifier
-from uqgan.shapes import DrawnLogits, Images, Prior
+from uqgan.networks import Networks
+from uqgan.shapes import DrawnLogits, Images, Labels, Prior
 from uqgan.uncertainty import Prediction, Reading
+from uqgan.weight_cache import data_key, train_once
 
 COMPILED_FROM = 7_000_000
-"""Passes of a sample from which on it pays to compile the networks for them."""
-
-
-class Networks(nn.Module):
-    """What a recipe trains."""
-
-    def __init__(self, classifier: nn.Module, shield: Shield | None = None) -> None:
-        super().__init__()
-        self.classifier, self.shield = classifier, shield
+"""Forward passes of single samples from which on compiling the networks for prediction pays."""
+MOST_MEMBERS = 5
+"""Members of an ensemble; member j of seed k is trained with seed 5k + j, so that no two runs share one."""
 
 
 class Recipe(Protocol):
     """A module of this package: the networks it needs, and how they are trained."""
 
-    __name__: str
+    SETTINGS: tuple[str, ...]
+    """Sections of the settings that it reads, its own first."""
+    USES: tuple[str, ...]
+    """Switches of a method that it heeds: `dropout`, `outliers`. A method that sets another one is refused."""
 
     def networks(
-        self, shape: tuple[int, ...], n_classes: int, config: Config, dropout: float, own: nn.Module | None
+        self, shape: tuple[int, ...], n_classes: int, config: Config, dropout: float, user_classifier: nn.Module | None
     ) -> Networks: ...
 
-    def fit(self, nets: Networks, task: Task, config: Config, log: Log, outliers: Tensor | None) -> None: ...
-
-
-def classifier_only(
-    shape: tuple[int, ...], n_classes: int, config: Config, dropout: float, own: nn.Module | None
-) -> Networks:
-    """The networks of every recipe that trains nothing beside its classifier."""
-    return Networks(make_classifier(config.classifier, shape, n_classes, dropout, own))
+    def fit(self, nets: Networks, task: Task, config: Config, log: Log, outliers: Sequence[Tensor]) -> None: ...
 
 
 class Predictor(nn.Module):
@@ -54,7 +45,7 @@ class Predictor(nn.Module):
 
     prior: Tensor
 
-    def __init__(self, members: list[Networks], reading: Reading, prior: Prior, passes: int) -> None:
+    def __init__(self, members: Sequence[Networks], reading: Reading, prior: Prior, passes: int) -> None:
         super().__init__()
         self.members = nn.ModuleList(members)
         self.reading, self.passes = reading, passes
@@ -62,17 +53,14 @@ class Predictor(nn.Module):
         self._fast = self._logits
 
     @property
-    def shield(self) -> Shield | None:
-        return cast(Networks, self.members[0]).shield
+    def networks(self) -> list[Networks]:
+        """The members; one, unless the method is an ensemble."""
+        return [cast(Networks, member) for member in self.members]
 
-    def prepare(self, config: Config) -> None:
-        """Make the convolutional networks fast on the device they are on."""
-        for nets in self.members:
-            C = cast(Networks, nets).classifier
-            if not isinstance(C, OwnClassifier) or C.takes_channels_last:
-                prepare(C, config.precision)
-        if self.shield:
-            prepare(self.shield.autoencoder, config.precision, *CODERS)
+    def make_fast(self, config: Config) -> None:
+        """Prepare all networks for the device they are on."""
+        for nets in self.networks:
+            nets.make_fast(config)
         self._fast = compiled(self._logits, self.prior.device, config.compiles)
 
     @torch.no_grad()
@@ -84,10 +72,19 @@ class Predictor(nn.Module):
             parts = [self.reading(logits(chunk), self.prior) for chunk in chunks]
         return Prediction.join(parts).first(len(x))
 
+    @torch.no_grad()
+    def generate(self, y: Labels, seed: int | None = None) -> Images | None:
+        """Out-of-class examples of these classes by the first member; None for methods without a generator."""
+        with own_randomness(self.prior.device, seed):
+            return self.networks[0].generate(y.to(self.prior.device))
+
+    @torch.no_grad()
+    def reconstruct(self, x: Images, y: Labels) -> Images | None:
+        """Images after the first member's autoencoder; None for methods without one."""
+        return self.networks[0].reconstruct(x.to(self.prior.device), y.to(self.prior.device))
+
     def _logits(self, x: Images) -> DrawnLogits:
-        rows = x.repeat(self.passes, *[1] * (x.ndim - 1))  # all passes as one batch
-        drawn = [cast(Networks, net).classifier(rows).unflatten(0, (self.passes, len(x))) for net in self.members]
-        return torch.cat(drawn)
+        return torch.cat([nets.logits(x, self.passes) for nets in self.networks])
 
 
 @dataclass(frozen=True)
@@ -99,32 +96,76 @@ class Method:
     reading: Reading
     dropout: float = 0.0
     passes: int = 1
+    """Stochastic forward passes per sample."""
     members: int = 1
+    """Networks of an ensemble."""
     sees_ood: bool = False
+    """Whether it trains on the task's outliers, as an oracle does."""
+
+    def __post_init__(self) -> None:
+        for switch, is_set in (("dropout", self.dropout > 0), ("outliers", self.sees_ood)):
+            if is_set and switch not in self.recipe.USES:
+                raise UsageError(f"{self.title}: its recipe {self.section} does not use {switch} (leave it out)")
+        if not 1 <= self.members <= MOST_MEMBERS:
+            raise UsageError(f"{self.title}: members = {self.members}: must be within 1 to {MOST_MEMBERS}")
 
     @property
     def section(self) -> str:
-        """The section of the settings that its recipe reads."""
-        return self.recipe.__name__.rpartition(".")[2]
+        """The section of the settings that belongs to its recipe."""
+        return self.recipe.SETTINGS[0]
 
     def assemble(
-        self, shape: tuple[int, ...], n_classes: int, config: Config, own: nn.Module | None = None
+        self, shape: tuple[int, ...], n_classes: int, config: Config, user_classifier: nn.Module | None = None
     ) -> Predictor:
-        """The method's networks, not trained yet; each member with a copy of one's own classifier, if there is one."""
-        nets = [self.recipe.networks(shape, n_classes, config, self.dropout, own) for _ in range(self.members)]
-        prior = torch.full((n_classes,), 1 / n_classes)
-        return Predictor(nets, self.reading, prior, self.passes).eval()
+        """The method's networks, not trained yet; each member gets a copy of a user-supplied classifier."""
+        return self._predictor([self._networks(shape, n_classes, config, user_classifier) for _ in range(self.members)], n_classes)
 
-    def fit(self, task: Task, config: Config, log: Log, own: nn.Module | None = None) -> Predictor:
+    def fit(self, task: Task, config: Config, log: Log, user_classifier: nn.Module | None = None) -> Predictor:
         """Train on the device that holds the task's data."""
         device = task.train.x.device
         if device.type == "cpu":
             keep_freed_memory()
-        torch.manual_seed(log.seed)
-        predictor = self.assemble(task.shape, task.n_classes, config, own).to(device)
-        predictor.prepare(config)
+        outliers = self._outliers(task)
+        members = []
+        for j in range(self.members):
+            its_log = log if self.members == 1 else log.of_member(j, MOST_MEMBERS * log.seed + j)
+            torch.manual_seed(its_log.seed)
+            nets = self._networks(task.shape, task.n_classes, config, user_classifier).to(device)
+            nets.make_fast(config)
+            train = partial(self.recipe.fit, nets, task, config, its_log, outliers)
+            if user_classifier is None and not config.fresh:
+                train_once(nets, "networks", self._key(task, config, its_log.seed), task, its_log, train)
+            else:
+                train()
+            members.append(nets)
+            log.stopped = its_log.stopped
+        predictor = self._predictor(members, task.n_classes).to(device)
         predictor.prior.copy_(task.train.class_frequencies(task.n_classes))
-        outliers = torch.cat(list(task.outliers.values())).to(device) if self.sees_ood else None
-        for nets in predictor.members:
-            self.recipe.fit(cast(Networks, nets), task, config, log, outliers)
-        return predictor.eval()
+        predictor.make_fast(config)
+        return predictor
+
+    def _networks(self, shape: tuple[int, ...], n_classes: int, config: Config, user_classifier: nn.Module | None) -> Networks:
+        nets = self.recipe.networks(shape, n_classes, config, self.dropout, user_classifier)
+        if self.passes > 1 and not nets.draws:
+            raise UsageError(f"{self.title}: passes = {self.passes}: its networks have nothing to draw (set dropout)")
+        return nets
+
+    def _predictor(self, members: Sequence[Networks], n_classes: int) -> Predictor:
+        return Predictor(members, self.reading, torch.full((n_classes,), 1 / n_classes), self.passes).eval()
+
+    def _outliers(self, task: Task) -> list[Tensor]:
+        """The task's outlier sets, for methods that train on them."""
+        if not self.sees_ood:
+            return []
+        sets = [x.to(task.train.x.device) for x in task.outliers.values() if len(x)]
+        if not sets:
+            raise UsageError(f"task = {task.name}: has no outliers to train {self.title} on (add pictures in ood/NAME/)")
+        return sets
+
+    def _key(self, task: Task, config: Config, seed: int) -> str:
+        """Digest of all that the trained weights of a member depend on."""
+        device = task.train.x.device
+        switches = [self.section, self.dropout, self.sees_ood, config.classifier]
+        modes = [in_bf16(config.precision, device), config.compiles and device.type == "cuda"]
+        sections = {name: getattr(config, name).model_dump() for name in self.recipe.SETTINGS}
+        return data_key(task, [*switches, *modes, sections], seed, self._outliers(task))

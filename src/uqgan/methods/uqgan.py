@@ -22,7 +22,7 @@ from uqgan.losses import classifier_loss, critic_loss, out_of_class_loss
 from uqgan.models.autoencoders import CODERS, Autoencoder, make_autoencoder
 from uqgan.models.classifiers import make_classifier
 from uqgan.models.gan import Critic, Generator
-from uqgan.models.own import has_batch_norm
+from uqgan.models.user import has_batch_norm
 from uqgan.networks import Networks
 from uqgan.pretraining import pretrain
 from uqgan.regulariser import block_layout, spread_loss
@@ -30,8 +30,8 @@ from uqgan.shapes import Codes, Images, Labels, Logits, Prior, Scalar
 from uqgan.training import Stage, accuracy_on, decay, frozen, memory_advice, minimize, set_lr
 from uqgan.uncertainty import posterior
 
-SETTINGS = ("uqgan", "autoencoder")
-USES = ("dropout",)
+SETTINGS: tuple[str, ...] = ("uqgan", "autoencoder")
+USES: tuple[str, ...] = ("dropout",)
 GAN_BETAS = (0.0, 0.9)
 
 

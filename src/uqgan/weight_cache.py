@@ -1,0 +1,92 @@
+"""Trained weights, kept for runs with the same recipe, settings, data and seed."""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from uqgan.data.tasks import Task
+from uqgan.errors import RunFailed
+from uqgan.files import cache_folder, locked, write_bytes
+from uqgan.log import Log
+
+VERSION = 3
+"""Raised when the same settings give other weights, so that older files are trained anew."""
+
+
+def train_once(
+    net: nn.Module, kind: str, key: str, task: Task, log: Log, train: Callable[[], None], stage: str | None = None
+) -> None:
+    """Train a network, or take the weights that an earlier run trained under the same key.
+
+    `kind` is the folder in the cache; `stage` the only stage that training writes, if others stand in the log too.
+    Of several processes that want the same weights, one trains and the others wait for it. A run that was begun
+    before goes on with what it has.
+    """
+    file = cache_folder() / kind / f"{Path(task.name).name}-{key}.safetensors"
+    what = stage or "run"
+    with ExitStack() as stack:
+        try:
+            wait = partial(log.say, f"another process trains the same {what}: waiting for it")
+            stack.enter_context(locked(file, wait))
+        except RunFailed as error:
+            log.say(f"{error}; training without the cache")
+            train()
+            return
+        if not (stage is None and log.resumes) and take(file, net, log):
+            log.say(f"the same {what} was trained before, with the same settings, data and seed: taken from the cache")
+            return
+        train()
+        if log.stopped:
+            return
+        try:
+            keep(file, net, log, stage)
+        except RunFailed as error:
+            log.say(f"{error}; going on without keeping the weights")
+
+
+def data_key(task: Task, facts: Sequence[Any], seed: int, outliers: Sequence[Tensor] = ()) -> str:
+    """Digest of the training data, of the facts given, and of what runs them."""
+    known = [VERSION, torch.__version__, task.train.x.device.type, task.shape, task.n_classes, task.flip, seed]
+    digest = hashlib.sha256(json.dumps([*known, *facts]).encode())
+    parts = [task.train.x, task.train.y, task.validation.x, task.validation.y, *outliers]
+    for tensor in parts:
+        digest.update(tensor.cpu().contiguous().numpy().data)
+    return digest.hexdigest()[:20]
+
+
+def take(file: Path, net: nn.Module, log: Log) -> bool:
+    """Whether the file was there and whole; its weights are then in the network, its rows and times in the log."""
+    try:
+        with safe_open(file, "pt") as saved:
+            facts = saved.metadata()
+            rows: list[dict[str, Any]] = json.loads(facts["log"])
+            seconds: dict[str, float] = json.loads(facts["seconds"])
+            weights = {key: saved.get_tensor(key) for key in saved.keys()}  # noqa: SIM118
+        net.load_state_dict(weights)
+    except Exception:  # absent or damaged: it is trained and written anew
+        return False
+    log.seconds |= {log.label(name): value for name, value in seconds.items()}
+    log.reused += [log.label(name) for name in seconds]
+    written = {(row["stage"], row["step"]) for row in log.own_rows}
+    for row in rows:
+        if (row["stage"], row["step"]) not in written:
+            log.write(row)
+    return True
+
+
+def keep(file: Path, net: nn.Module, log: Log, stage: str | None) -> None:
+    """Write the network's weights with the rows and times of its training."""
+    rows = [row for row in log.own_rows if stage in (None, row["stage"])]
+    names = dict.fromkeys(row["stage"] for row in rows)
+    seconds = {name: log.seconds[log.label(name)] for name in names if log.label(name) in log.seconds}
+    weights = {key: tensor.cpu().contiguous() for key, tensor in net.state_dict().items()}
+    write_bytes(file, save(weights, {"log": json.dumps(rows), "seconds": json.dumps(seconds)}))
