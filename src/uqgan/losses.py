@@ -22,7 +22,7 @@ class Critic(Protocol):
 
 
 # In Eqs. 1 and 9 per-sample sums come first: one fused reduction over the whole batch once reported a wrong loss
-# (decision 0011).
+# (decision 0016).
 
 
 def in_class_loss(logits: Logits, y: Labels) -> Scalar:
@@ -41,7 +41,7 @@ def other_classes_loss(logits: Logits, y: Labels, prior: Prior) -> Scalar:
 
 
 def out_of_class_loss(logits: Logits, y: Labels) -> Scalar:
-    """Last term of Eqs. 8 and 9: the head of the class that x̃ was made for must call it out-of-class, -log C(o|x̃, y)."""
+    """Last term of Eqs. 8 and 9: the head of the class x̃ was made for must call it out-of-class, -log C(o|x̃, y)."""
     return -(_is_true_class(y, logits.shape[1]) * F.logsigmoid(-logits)).sum(1).mean()
 
 

@@ -3,8 +3,7 @@
 Only here do layers look at the device or the compiler.
 """
 
-from itertools import product
-from typing import Any, cast
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +14,6 @@ from uqgan.shapes import Images
 
 PAD_CHANNELS = True
 COMPILED_MASKS = True
-FEW_CHANNELS = True
 MASKS_BY_BYTE = 2 * (torch.arange(256)[:, None] >> torch.arange(8) & 1)
 """Eight elements of a dropout mask, 0 or 2, for each value of a random byte."""
 
@@ -23,47 +21,51 @@ MASKS_BY_BYTE = 2 * (torch.arange(256)[:, None] >> torch.arange(8) & 1)
 def fast(net: nn.Module) -> None:
     """Swap layers of a network in place for equivalent quick ones: same function, same state-dict keys and shapes.
 
-    Neighbouring layers are merged only in the residual blocks, which are known to call them in this order.
+    Norms are swapped and neighbours merged in the residual blocks only: there it is known how they are called.
     """
     for module in net.modules():
-        if isinstance(module, DownBlock):
-            _quicken_down(module.main)
-        elif isinstance(module, UpBlock):
-            _quicken_up(module.main)
+        if type(module) is DownBlock:
+            _swap_norms(module.main)
+            _merge_pooling(module.main)
+        elif type(module) is UpBlock:
+            _merge_upsampling(module.main)
         elif type(module) is Dropout and module.p == 0.5:
             module.__class__ = HalfDropout
         elif type(module) is nn.ConvTranspose2d and module.bias is not None:
-            few = FEW_CHANNELS and _keeps_size(module) and module.out_channels <= 3
-            module.__class__ = FewChannels if few else TransposedConv
-    for module in net.modules():
-        if PAD_CHANNELS and type(module) is nn.Conv2d and _keeps_size(module, any_stride=True):
+            module.__class__ = TransposedConv
+        elif PAD_CHANNELS and type(module) is nn.Conv2d and _is_3x3(module) and not _has_multiples_of_8(module):
             module.__class__ = PaddedConv
 
 
-def _quicken_down(main: nn.Sequential) -> None:
-    """Layer norms, and the convolution before the pooling unless dropout stands between them."""
-    for layer in main:
+def _swap_norms(layers: nn.Sequential) -> None:
+    for layer in layers:
         if type(layer) is nn.LayerNorm:
             layer.__class__ = ChannelsLastNorm
             for weight in layer.parameters():
                 weight.data = weight.data.permute(1, 2, 0).contiguous().permute(2, 0, 1)
-    conv, between, pool = main[-3:]
-    if type(conv) is nn.Conv2d and isinstance(between, nn.Identity) and isinstance(pool, nn.AvgPool2d):
+
+
+def _merge_pooling(layers: nn.Sequential) -> None:
+    """Merge the last convolution with the pooling, unless dropout stands between them."""
+    conv, between, pool = list(layers)[-3:]
+    if type(conv) is nn.Conv2d and type(between) is nn.Identity and type(pool) is nn.AvgPool2d:
         conv.__class__ = ConvPool
-        main[-1] = nn.Identity()
+        layers[-1] = nn.Identity()
 
 
-def _quicken_up(main: nn.Sequential) -> None:
-    for at, (layer, conv) in enumerate(zip(main, main[1:], strict=False)):
-        if isinstance(layer, nn.Upsample) and type(conv) is nn.Conv2d:
+def _merge_upsampling(layers: nn.Sequential) -> None:
+    for k, (upsample, conv) in enumerate(pairwise(layers)):
+        if type(upsample) is nn.Upsample and type(conv) is nn.Conv2d:
             conv.__class__ = UpsampleConv
-            main[at] = nn.Identity()
+            layers[k] = nn.Identity()
 
 
-def _keeps_size(conv: nn.Conv2d | nn.ConvTranspose2d, any_stride: bool = False) -> bool:
-    """Whether it is a 3 × 3 convolution with a border of one zero."""
-    shape = (conv.kernel_size, conv.padding, conv.dilation, conv.groups, conv.padding_mode)
-    return shape == ((3, 3), (1, 1), (1, 1), 1, "zeros") and (any_stride or conv.stride == (1, 1))
+def _is_3x3(conv: nn.Conv2d) -> bool:
+    return (conv.kernel_size, conv.dilation, conv.groups, conv.padding_mode) == ((3, 3), (1, 1), 1, "zeros")
+
+
+def _has_multiples_of_8(conv: nn.Conv2d) -> bool:
+    return conv.in_channels % 8 == conv.out_channels % 8 == 0
 
 
 class ChannelsLastNorm(nn.LayerNorm):
@@ -167,37 +169,3 @@ def compiled_half_dropout_mask(x: Images) -> Tensor:
     draw = torch.rand(batch, height, width, channels // 16, 1, device=x.device) * 2**16
     bits = draw.to(torch.int32) >> torch.arange(16, device=x.device, dtype=torch.int32) & 1
     return 2 * bits.reshape(batch, height, width, channels).permute(0, 3, 1, 2).to(x.dtype)
-
-
-class FewChannels(TransposedConv):
-    """A transposed 3 × 3 convolution with stride 1 to a few channels, at which CPUs are slow in float32."""
-
-    def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
-        if x.device.type != "cpu" or x.dtype == torch.bfloat16:
-            return super().forward(x)
-        return cast(Tensor, _FewChannels.apply(x, self.weight, self.bias))  # type: ignore[no-untyped-call]
-
-
-class _FewChannels(torch.autograd.Function):
-    """One product for all nine taps, then nine shifted sums."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        height, width = x.shape[2:]
-        taps = (weight.flatten(1).mT @ x.flatten(2)).reshape(len(x), *weight.shape[1:], height, width)
-        total = bias[:, None, None].repeat(len(x), 1, height + 2, width + 2)
-        for u, v in product(range(3), range(3)):
-            total[..., u : u + height, v : v + width] += taps[:, :, u, v]
-        return total[..., 1:-1, 1:-1].contiguous()
-
-    @staticmethod
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        steps, zeros, needed = (1, 1), (0, 0), ctx.needs_input_grad
-        return cast(
-            tuple[Tensor | None, ...],
-            torch.ops.aten.convolution_backward(
-                upstream[0], x, weight, [weight.shape[1]], steps, steps, steps, True, zeros, 1, needed
-            ),
-        )

@@ -1,4 +1,4 @@
-"""The conditional generator and critic that work on codes, and the shield made of a generator and a decoder."""
+"""The conditional generator and critic, which work on codes."""
 
 from itertools import pairwise
 from typing import cast
@@ -6,13 +6,12 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from uqgan.models.autoencoders import Autoencoder
 from uqgan.models.layers import with_label
-from uqgan.shapes import Codes, Images, Labels
+from uqgan.shapes import Codes, Labels
 
 
 class Generator(nn.Module):
-    """G(e|y): uniform noise and a class to a code around that class."""
+    """G(e|y): uniform noise and a class to a code close to that class."""
 
     def __init__(self, dim: int, n_classes: int, noise: int) -> None:
         super().__init__()
@@ -29,7 +28,7 @@ class Generator(nn.Module):
 
 
 class Critic(nn.Module):
-    """D(z|y): how much a code looks like a real one of its class."""
+    """D(z|y): a score that is high for real codes of class y and low for generated ones."""
 
     def __init__(self, dim: int, n_classes: int, width: int = 512) -> None:
         super().__init__()
@@ -46,11 +45,11 @@ class Critic(nn.Module):
         return cast(Tensor, self.layers[-1](h))
 
     def slope(self, z: Codes, y: Labels) -> Codes:
-        """∇_z D(z|y), written out.
+        """∇_z D(z|y) in closed form.
 
-        The critic is piecewise linear: its slope is a product of its weights, each row scaled by 1 or by the
-        leak. These scales don't change with the weights but on a null set, so the product can be
-        differentiated once more without a second backward through the network.
+        The critic is piecewise linear: its slope is a product of its weights, each row scaled by 1 or by the slope
+        of the leaky ReLU. These scales are constant almost everywhere, so the product can be differentiated without
+        a second backward pass through the network.
         """
         leak = self.activation.negative_slope
         with torch.no_grad():
@@ -63,17 +62,6 @@ class Critic(nn.Module):
         for weight, h in zip((*reversed(inner), first[:, : self.dim]), reversed(hidden), strict=True):
             slope = torch.ops.aten.leaky_relu_backward(slope, h, leak, False) @ weight
         return slope
-
-
-class Shield(nn.Module):
-    """Generator and autoencoder together: class labels in, out-of-class examples of these classes out."""
-
-    def __init__(self, generator: Generator, autoencoder: Autoencoder) -> None:
-        super().__init__()
-        self.generator, self.autoencoder = generator, autoencoder
-
-    def forward(self, y: Labels) -> Images:
-        return self.autoencoder.decode(self.generator(y), y)
 
 
 def _small_weights(module: nn.Module) -> None:
