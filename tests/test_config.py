@@ -18,7 +18,7 @@ from uqgan.errors import UsageError
         ({"uqgan": {"batch_size": -3}}, "uqgan.batch_size = -3: must be at least 2"),
         ({"uqgan": {"lr": 0}}, "uqgan.lr = 0: must be greater than 0.0"),
         ({"uqgan": {"lr": float("nan")}}, "uqgan.lr = nan: must be finite"),
-        ({"classifier": "lent"}, "classifier = 'lent': must be one of 'mlp', 'lenet', 'resnet' or 'own'"),
+        ({"classifier": "lent"}, "classifier = 'lent': must be one of 'mlp', 'lenet', 'resnet' or 'custom'"),
         ({"uqgann": {}}, "uqgann: unknown setting; did you mean uqgan?"),
         ({"uqgan": 3}, "uqgan = 3: must be a section of settings"),
         ({"qqq": 1}, "qqq: unknown setting"),

@@ -70,7 +70,7 @@ def test_a_run_with_a_damaged_file_is_refused_with_its_name(run: Path, name: str
 def test_weights_of_other_networks_are_refused(run: Path) -> None:
     text = (run / "config.yaml").read_text().replace("noise: 128", "noise: 64")
     (run / "config.yaml").write_text(text)
-    with pytest.raises(UsageError, match=r"does not fit config\.yaml"):
+    with pytest.raises(UsageError, match=r"does not fit the networks of config\.yaml; it was written by uqgan 0.* \(train it again\)"):
         uqgan.load(run)
 
 
@@ -120,7 +120,7 @@ def test_a_run_that_fails_before_its_first_save_leaves_nothing(tmp_path: Path, m
 
     monkeypatch.setattr("uqgan.methods.uqgan.fit", broken)
     with pytest.raises(RunFailed, match="out of luck"):
-        uqgan.fit("uqgan", "moons", config=QUICK, folder=tmp_path / "new")
+        uqgan.fit("uqgan", "moons", config=QUICK.model_copy(update={"fresh": True}), folder=tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 

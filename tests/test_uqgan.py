@@ -11,7 +11,7 @@ from uqgan.config import load_config
 from uqgan.data.tasks import load_task
 from uqgan.log import Log
 from uqgan.losses import classifier_loss, critic_loss, out_of_class_loss
-from uqgan.methods.uqgan import GAN_BETAS, encode_all, fit_jointly, networks
+from uqgan.methods.uqgan import GAN_BETAS, ShieldedNetworks, encode_all, fit_jointly, networks
 from uqgan.models.autoencoders import make_autoencoder
 from uqgan.models.gan import Critic
 from uqgan.regulariser import spread_loss
