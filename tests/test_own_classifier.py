@@ -132,7 +132,7 @@ class Odd(MyNet):
 @pytest.mark.parametrize(
     ("net", "sentence"),
     [
-        (MyNet(10), "gives shape (2, 10) for 2 classes: must give one logit a class (change its last layer)"),
+        (MyNet(10), "gives shape (2, 10) for 2 classes: must give one logit per class (change its last layer)"),
         (Odd(lambda logits: (logits, None)), "classifier = Odd: gives a tuple for 2 classes"),
         (Odd(lambda logits: logits.long()), "classifier = Odd: gives a tensor of torch.int64 for 2 classes"),
         (nn.Linear(3, 2), "classifier = Linear: fails on inputs of shape (2, 2) (RuntimeError: mat1 and mat2 shapes"),
