@@ -18,7 +18,7 @@ OURS = """
 import json, resource, sys, time
 from pathlib import Path
 import numpy, PIL.Image, pyarrow.parquet, safetensors.torch, torch
-from uqgan.data.sources import load_part
+from uqgan.data.sets import load_part
 from uqgan.data.tasks import load_task
 what, place = sys.argv[1:]
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from pictures import write_random_set
-from uqgan.data import cache, sources
+from uqgan.data import sets, sources
 from uqgan.data.cache import clean, content_of, pictures_folder
-from uqgan.data.sources import load_split
+from uqgan.data.dataset import Decoded
+from uqgan.data.sets import load_split
 from uqgan.files import cache_folder
 
 
@@ -33,13 +34,13 @@ def root(tmp_path: Path) -> Path:
 def decodings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Counts how often Parquet files are decoded from here on."""
     counted: list[int] = []
-    read = sources.read_parquet
+    decode = sets.decode_files
 
-    def counting(*args: object) -> cache.Decoded:
+    def counting(*args: object) -> Decoded:
         counted.append(1)
-        return read(*args)  # type: ignore[arg-type]
+        return decode(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(sources, "read_parquet", counting)
+    monkeypatch.setattr(sets, "decode_files", counting)
     return counted
 
 
@@ -106,15 +107,15 @@ def test_a_damaged_file_is_made_anew(root: Path, monkeypatch: pytest.MonkeyPatch
 LOAD = """
     import sys
     from pathlib import Path
-    from uqgan.data import sources
+    from uqgan.data import sets
     {extra}
-    read = sources.read_parquet
+    decode = sets.decode_files
     def slowly(*args):
         print("decoding", flush=True)
         {slow}
-        return read(*args)
-    sources.read_parquet = slowly
-    found = sources.load_split("mnist", "test", 32, 1, Path(sys.argv[1]))
+        return decode(*args)
+    sets.decode_files = slowly
+    found = sets.load_split("mnist", "test", 32, 1, Path(sys.argv[1]))
     print(int(found.x.long().sum()), flush=True)
 """
 

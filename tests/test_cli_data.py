@@ -61,7 +61,7 @@ def test_check_counts_classes_and_compares_hashes(cli: Cli, root: Path) -> None:
 def test_check_finds_pictures_that_are_in_training_and_test(cli: Cli, root: Path) -> None:
     write_random_set(root, "mnist", "test", 50, 10, 20)  # pictures 20 … 49 of training again
     status, out, _ = cli("data", "check", "mnist", "--data-root", root, "--json")
-    assert (status, [row["doubles"] for row in json.loads(out)]) == (0, [None, 30])
+    assert (status, [row["duplicates"] for row in json.loads(out)]) == (0, [None, 30])
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_show_writes_a_sheet_for_each_set_of_a_task(cli: Cli, root: Path, tmp_pa
     ]
     assert "omniglot: left out" in err
     with Image.open(tmp_path / "sheets" / "train.png") as sheet:
-        assert (sheet.mode, sheet.height) == ("L", 2 * 5 * 33)
+        assert (sheet.mode, sheet.height) == ("L", 2 * (5 * 33 - 1))
 
 
 def test_show_knows_sets_that_are_no_tasks(cli: Cli, root: Path, tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from uqgan.data import doubles
+from uqgan.data import duplicates
 from uqgan.data.dataset import Dataset, as_input, epoch_views, outlier_batches, permutation, split_indices
-from uqgan.data.doubles import first_copies
+from uqgan.data.duplicates import first_copies
 from uqgan.data.splits import cut, cut_by_class, cut_ood, split_task
 from uqgan.errors import UsageError
 
@@ -98,7 +98,7 @@ def test_equal_hashes_alone_do_not_make_copies(monkeypatch: pytest.MonkeyPatch) 
     sets = [x, torch.cat([x[5:7], numbered_set(3, start=50).x])]
     expected = [*range(20), 5, 6, 22, 23, 24]
     assert first_copies(sets).tolist() == expected
-    monkeypatch.setattr(doubles, "_hash", lambda rows: rows[:, 0].astype("uint64") * 0)
+    monkeypatch.setattr(duplicates, "_hash", lambda rows: rows[:, 0].astype("uint64") * 0)
     assert first_copies(sets).tolist() == expected
 
 

@@ -1,4 +1,4 @@
-"""Own folders of pictures: levels, splits, choices, and bad input of every kind, with real bytes."""
+"""User-supplied folders of pictures: levels, splits, choices, and bad input of every kind, with real bytes."""
 
 import os
 import shutil
@@ -17,8 +17,8 @@ from PIL import Image
 from pictures import Cli, encoded, picture, write_folder
 from uqgan.data.checks import fingerprints
 from uqgan.data.decode import Look, pixels
-from uqgan.data.own import chosen_size
 from uqgan.data.tasks import load_task
+from uqgan.data.user import chosen_size
 
 
 @pytest.fixture

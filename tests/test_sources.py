@@ -22,7 +22,8 @@ from uqgan.data import sources
 from uqgan.data.checks import fingerprints
 from uqgan.data.decode import Look, pixels
 from uqgan.data.fetch import fetch, origin
-from uqgan.data.sources import REPOSITORIES, data_root, load_part, load_split, rows_of
+from uqgan.data.sets import load_part, load_split
+from uqgan.data.sources import REPOSITORIES, data_root, rows_of
 from uqgan.errors import RunFailed, UsageError
 
 needs_data = pytest.mark.skipif(

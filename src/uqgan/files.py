@@ -1,4 +1,4 @@
-"""Files that are whole or absent: atomic writes, locks, hashes, and the place of the cache."""
+"""Files that are whole or absent: atomic writes, locks, hashes, and the folder of the cache."""
 
 import errno
 import hashlib
@@ -14,14 +14,14 @@ from uqgan.errors import RunFailed
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write all of it or nothing."""
+    """Write a file, all of it or nothing."""
     with written(path) as temporary:
         temporary.write_bytes(data)
 
 
 @contextmanager
 def written(path: Path) -> Iterator[Path]:
-    """A file to write under another name; it is renamed into place once it is whole and on the disk."""
+    """Temporary file to write; it is renamed to `path` once it is whole and on the disk."""
     temporary = None
     path = Path(os.path.realpath(path))  # a link's target is written, the link stays
     if path.exists() and not path.is_file():
@@ -44,36 +44,36 @@ def written(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def locked(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
-    """Only one process at a time beyond this line; a killed one lets go. `on_wait` is called if another is there.
+    """Let one process at a time in; a killed one lets go. `on_wait` is called if another holds the lock.
 
-    Where the disk knows no locks all go on: each file is written whole, so work is done twice and nothing breaks.
+    Where the disk has no locks all are let in: each file is written whole, so work is done twice and nothing breaks.
     """
-    lock = path.with_name(f"{path.name}.lock")
+    from filelock import FileLock, Timeout
+
+    file = path.with_name(f"{path.name}.lock")
     try:
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        file = lock.open("ab")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
     except OSError as error:
-        raise disk_failure(lock, error) from error
-    with file:
-        try:
-            import fcntl
-        except ImportError:  # Windows
-            yield
-            return
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if on_wait:
-                on_wait()
-            with suppress(OSError):
-                fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError:
-            pass
+        raise disk_failure(file, error) from error
+    lock = FileLock(file)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        if on_wait:
+            on_wait()
+        with suppress(OSError):
+            lock.acquire()
+    except (OSError, NotImplementedError):
+        pass
+    try:
         yield
+    finally:
+        lock.release()
 
 
 def cache_folder() -> Path:
-    """Where what can be made again is kept: UQGAN_CACHE, or uqgan in the user's cache."""
+    """Folder of what can be made again: UQGAN_CACHE, or uqgan in the user's cache folder."""
     chosen = os.environ.get("UQGAN_CACHE")
     return Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "uqgan"
 
@@ -87,7 +87,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def disk_failure(path: Path, error: OSError) -> RunFailed:
-    """The sentence for a write that the disk refused."""
+    """Error for a write that the disk refused."""
     fixes = {
         errno.ENOSPC: "free some space",
         errno.EDQUOT: "free some space",

@@ -25,6 +25,7 @@ from PIL import Image
 from torch import Tensor
 
 from uqgan.metrics import Reliability
+from uqgan.tiles import tile
 
 P = ParamSpec("P")
 Frame = tuple[float, float, float, float]
@@ -179,14 +180,7 @@ def histograms(groups: Sequence[Tensor], unit: str, top: float) -> Figure:
 
 def png(images: Tensor) -> bytes:
     """PNG of images (N, channels, height, width), uint8 or in [0, 1], in a row with white lines between them."""
-    tiles = images.cpu() if images.dtype == torch.uint8 else (images.cpu() * 255).round().clamp(0, 255).byte()
-    tiles = tiles if tiles.shape[1] == 3 else tiles[:, :1]
-    gap = torch.full_like(tiles[:1, :, :, :1], 255)[0]
-    row = torch.cat([part for tile in tiles for part in (gap, tile)][1:], 2)
-    picture = row.permute(1, 2, 0).numpy()
-    out = io.BytesIO()
-    Image.fromarray(picture[:, :, 0] if len(row) == 1 else picture).save(out, "PNG", optimize=True)
-    return out.getvalue()
+    return tile([images])
 
 
 def data_uri(picture: str | bytes) -> str:

@@ -1,4 +1,4 @@
-"""Commands about data: what is there, whether it's whole, how it looks."""
+"""Commands about data: what is on this machine, whether it is whole, how it looks."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,11 @@ from uqgan.errors import RunFailed, UsageError
 if TYPE_CHECKING:
     from uqgan.data.tasks import Task
 
-data = App(name="data", help="What data are there, whether they are whole, and how they look.", help_format="plaintext")
+data = App(
+    name="data",
+    help="What data are on this machine, whether they are whole, and how they look.",
+    help_format="plaintext",
+)
 app.command(data)
 
 Root = Annotated[Path | None, Parameter("--data-root")]
@@ -61,12 +65,12 @@ def list_(*, data_root: Root = None, as_json: Json = False, voice: Voice = Voice
 def check(
     names: Sequence[str] = (), /, *, data_root: Root = None, as_json: Json = False, voice: Voice = Voice()
 ) -> None:
-    """Read sets in full: sha256, pictures a class and split, broken ones, duplicates between training and test.
+    """Read sets in full: sha256, pictures per class and split, broken ones, duplicates between training and test.
 
     Parameters
     ----------
     names
-        Sets of `uqgan data list`, or own folders; all sets that are here if not given.
+        Sets of `uqgan data list`, or folders of pictures; all sets on this machine if not given.
     data_root
         Folder of the sets; UQGAN_DATA if not given.
     as_json
@@ -80,7 +84,7 @@ def check(
     findings = []
     for name in names or here:
         if name not in sources.REPOSITORIES:
-            findings += _check_own(name, say)
+            findings += _check_user_data(name, say)
         elif name in here:
             findings += checks.check_set(name, root, say)
         else:
@@ -104,15 +108,15 @@ def _row(finding: Any) -> dict[str, Any]:
         "split": finding.split,
         "pictures": f"{finding.pictures:,}",
         "classes": len([count for count in counts if count]),
-        "a class": f"{min(c for c in counts if c):,}-{max(counts):,}" if any(counts) else "-",
+        "per class": f"{min(c for c in counts if c):,}-{max(counts):,}" if any(counts) else "-",
         "sha256": finding.hashes,
         "broken": len(finding.left_out),
-        "also in train": "-" if finding.doubles is None else finding.doubles,
+        "also in train": "-" if finding.duplicates is None else finding.duplicates,
     }
 
 
-def _check_own(name: str, say: Any) -> list[Any]:
-    """The parts of a task of own data, as they would be trained on."""
+def _check_user_data(name: str, say: Any) -> list[Any]:
+    """Findings on the parts of a task of user-supplied data."""
     from uqgan.data.checks import Finding, fingerprints
     from uqgan.data.tasks import load_task
 
@@ -122,10 +126,10 @@ def _check_own(name: str, say: Any) -> list[Any]:
     for part in ("train", "validation", "calibration", "test"):
         data_set = getattr(task, part)
         counts = data_set.y.bincount(minlength=task.n_classes).tolist()
-        doubles = None if part == "train" else sum(each in seen for each in fingerprints(data_set.x))
+        duplicates = None if part == "train" else sum(each in seen for each in fingerprints(data_set.x))
         named = dict(zip(task.class_names, counts, strict=True))
         broken = tuple(note for note in task.notes if part == "train" and note.startswith("broken"))
-        findings.append(Finding(task.title, part, len(data_set), named, "-", broken, doubles))
+        findings.append(Finding(task.title, part, len(data_set), named, "-", broken, duplicates))
     for note in task.notes:
         say(note)
     return findings
@@ -175,13 +179,13 @@ def show(
     Parameters
     ----------
     name
-        A task, one of the sets of `uqgan data list`, or an own folder.
+        A task, one of the sets of `uqgan data list`, or a folder of pictures.
     output
         Folder for the sheets; sheets/NAME if not given.
     root
         Folder of the paper's sets; UQGAN_DATA if not given.
     image_size
-        Pixels a side, for own pictures.
+        Pixels per side, for user-supplied pictures.
     skip_broken
         Leave out pictures that cannot be read.
     """
@@ -205,9 +209,10 @@ def show(
 def _set_sheets(name: str, root: Path, skip_broken: bool, voice: Voice) -> dict[str, bytes]:
     from uqgan.data import sources
     from uqgan.data.checks import contact_sheet
+    from uqgan.data.sets import load_part
 
     size, channels = sources.REPOSITORIES[name].size, sources.REPOSITORIES[name].channels
-    parts = {p: sources.load_part(name, p, size, channels, root, skip_broken, voice.say) for p in ("train", "test")}
+    parts = {p: load_part(name, p, size, channels, root, skip_broken, voice.say) for p in ("train", "test")}
     if not any(parts.values()):
         raise UsageError(f"{name}: not in {root} ({sources.how_to_get(name, root)})")
     return {part: contact_sheet(found.x, found.y) for part, found in parts.items() if found}
@@ -224,7 +229,7 @@ def _task_sheets(task: "Task") -> dict[str, bytes]:
 
 @data.command
 def clean(*, voice: Voice = Voice()) -> None:
-    """Delete decoded pictures and kept autoencoders; they are made again when they're needed. Fetched sets stay."""
+    """Delete cached pictures and networks; they are made again when they're needed. Fetched sets stay."""
     from uqgan.data.cache import clean as empty
     from uqgan.files import cache_folder
 

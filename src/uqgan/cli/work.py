@@ -225,11 +225,9 @@ def generate(
     output
         The file to write; class-LABEL.png or .csv in the run's folder if not given.
     """
-    import torch
-
     from uqgan import api
-    from uqgan.data.checks import sheet
     from uqgan.files import write_bytes
+    from uqgan.tiles import tile
 
     loaded = api.load(run)
     examples = loaded.generate(int(label) if label.isdecimal() and label not in loaded.class_names else label, n, seed)
@@ -238,7 +236,7 @@ def generate(
         rows = "".join(",".join(f"{value:.6g}" for value in point) + "\n" for point in examples.tolist())
         write_bytes(file, b"x,y\n" + rows.encode())
     else:
-        write_bytes(file, sheet((examples * 255).round().byte(), torch.arange(n).chunk((n + 7) // 8)))
+        write_bytes(file, tile(examples.chunk((n + 7) // 8), scale=2, grey=128))
     voice.say(f"wrote {file}")
 
 

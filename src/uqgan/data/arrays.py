@@ -16,7 +16,7 @@ IMAGE_NAMES, LABEL_NAMES = ("image", "img"), ("label", "fine_label")
 
 
 def as_pictures(x: Any, what: str) -> Tensor:
-    """Arrays of images as uint8 (N, channels, rows, columns): given so, channels last, or grey without that axis."""
+    """Images as uint8 (N, channels, rows, columns); channels may also come last, or be absent where all is grey."""
     pictures = x if isinstance(x, Tensor) else torch.from_numpy(np.require(x, requirements="W"))
     pictures = pictures[:, None] if pictures.ndim == 3 else pictures
     if pictures.ndim == 4 and pictures.shape[1] not in (1, 3) and pictures.shape[3] in (1, 3):
@@ -32,13 +32,14 @@ def as_pictures(x: Any, what: str) -> Tensor:
 
 
 def resized(x: Tensor, look: Look) -> Tensor:
+    """Images of this size and number of channels."""
     if x.shape[1:] == (look.channels, look.size, look.size):
         return x
     return torch.from_numpy(np.stack([as_seen(picture_of(each), look) for each in x]))
 
 
 def picture_of(item: Any) -> Any:
-    """A Pillow image of a Pillow image, an array or a tensor."""
+    """Pillow image of an array or a tensor; a Pillow image stays as it is."""
     from PIL import Image
 
     if isinstance(item, Image.Image):
@@ -56,7 +57,7 @@ def numbered(labels: Any) -> tuple[Tensor, tuple[str, ...]]:
 
 
 def as_pair(item: Any) -> tuple[Any, Any]:
-    """(image, label), given so or as a mapping with such names."""
+    """Image and label of an item, which is such a pair or a mapping with such names."""
     if isinstance(item, Mapping):
         image, label = (next((item[key] for key in keys if key in item), None) for keys in (IMAGE_NAMES, LABEL_NAMES))
         if image is None or label is None:
@@ -68,7 +69,7 @@ def as_pair(item: Any) -> tuple[Any, Any]:
 
 
 def pairs_in(names: Collection[str], file: Path) -> dict[str, tuple[str, str]]:
-    """The names of pictures and labels by level; half a pair is refused, and so are two sets to train on."""
+    """Names of the arrays of pictures and labels by level; half a pair is refused, and so are two training sets."""
     has = f"{file}: has {', '.join(names) or 'nothing'}"
     train = ("x", "y") if {"x", "y"} & set(names) else ("x_train", "y_train")
     if train == ("x", "y") and {"x_train", "y_train"} & set(names):
@@ -85,7 +86,7 @@ def pairs_in(names: Collection[str], file: Path) -> dict[str, tuple[str, str]]:
 
 
 def digest_of(given: Mapping[str, tuple[Tensor, Any]], ood: Mapping[str, Tensor]) -> str:
-    """Of pictures and labels as they were given, by level, and of OoD sets by name."""
+    """Digest of pictures and labels as they were given, by level, and of OoD sets by name."""
     whole = hashlib.sha256()
     for level, (x, y) in given.items():
         whole.update(repr((level, tuple(x.shape), y.tolist())).encode())

@@ -1,4 +1,4 @@
-"""Decoded pictures on the disk, made once: a file for each content and look, whole or absent."""
+"""Decoded pictures on the disk: a file for each content and look, whole or absent."""
 
 import glob
 import hashlib
@@ -6,49 +6,31 @@ import json
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
-from uqgan.data.decode import Look, own_limit
+from uqgan.data.dataset import Decoded, Say
+from uqgan.data.decode import Look
 from uqgan.errors import RunFailed
 from uqgan.files import cache_folder, locked, sha256, write_text, written
 
-Say = Callable[[str], None]
 VERSION = 1
 """Raised when decoding changes, so that older files are made anew."""
 
 
-@dataclass(frozen=True)
-class Decoded:
-    """A split's pictures and labels."""
-
-    x: Tensor
-    y: Tensor
-    class_names: tuple[str, ...]
-    left_out: tuple[str, ...] = ()
-    """Pictures that could not be read, with the reason."""
-    notes: tuple[str, ...] = ()
-    """What else is worth knowing; not kept on the disk."""
-
-
-def silent(_: str) -> None:
-    """Says nothing."""
-
-
 def pictures_folder() -> Path:
+    """Folder of decoded pictures."""
     return cache_folder() / "pictures"
 
 
 def cached(
-    name: str, content: str, look: Look, extra: Sequence[Any], build: Callable[[], Decoded], say: Say
+    name: str, content: str, look: Look, extra: Sequence[Any], decode: Callable[[], Decoded], say: Say
 ) -> Decoded:
-    """What `build` makes of that content with that look; from the disk if it was made before.
+    """Result of `decode` for files with that content and look; read from the disk if it was made before.
 
-    Of several processes that want the same, one builds and the others wait. Where nothing can be written the
+    Of several processes that want the same, one decodes and the others wait. Where nothing can be written the
     pictures are decoded each time.
     """
     facts = [VERSION, version("pillow"), content, asdict(look), *extra]
@@ -62,26 +44,22 @@ def cached(
             stack.enter_context(locked(file))
         except RunFailed as error:
             say(f"{error}; decoding without a cache")
-            with own_limit():
-                return build()
+            return decode()
         found = read(file)
         if found:
             return found
-        for rest in file.parent.glob(
-            f".{glob.escape(file.name)}.*"
-        ):  # of a process that was killed while it held the lock
+        for rest in file.parent.glob(f".{glob.escape(file.name)}.*"):  # a process was killed while it held the lock
             rest.unlink(missing_ok=True)
-        with own_limit():
-            made = build()
+        decoded = decode()
         try:
-            write(file, made)
+            write(file, decoded)
         except RunFailed as error:
             say(f"{error}; going on without a cache")
-        return made
+        return decoded
 
 
 def read(file: Path) -> Decoded | None:
-    """What was written there; None if there is nothing, or nothing whole."""
+    """Decoded pictures of a file; None if it is absent or not whole."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -96,6 +74,7 @@ def read(file: Path) -> Decoded | None:
 
 
 def write(file: Path, decoded: Decoded) -> None:
+    """Write decoded pictures, with a checksum."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -107,12 +86,12 @@ def write(file: Path, decoded: Decoded) -> None:
     with written(file) as temporary:
         try:
             save_file({"x": decoded.x, "y": decoded.y}, temporary, {"facts": json.dumps(facts)})
-        except SafetensorError as error:  # what it makes of a disk that is full
+        except SafetensorError as error:  # raised for a full disk
             raise RunFailed(f"{file}: could not be written, {error} (free some space)") from error
 
 
 def content_of(files: Sequence[Path], root: Path) -> str:
-    """A digest of the files' names and bytes. While their sizes and times stay the same it's read, not computed."""
+    """Digest of the files' names and bytes; read from the disk while their sizes and times stay the same."""
     stats = [(file, file.stat()) for file in files]
     listing = [(str(file.absolute()), s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for file, s in stats]
     memo = cache_folder() / "digests" / hashlib.sha256(repr(listing).encode(errors="surrogateescape")).hexdigest()[:32]
@@ -131,13 +110,13 @@ def content_of(files: Sequence[Path], root: Path) -> str:
 
 
 def cache_files() -> list[Path]:
-    """All that the cache holds: decoded pictures, digests of files, trained autoencoders."""
-    folders = (pictures_folder(), cache_folder() / "digests", cache_folder() / "autoencoders")
+    """All files of the cache: decoded pictures, digests of files, trained networks."""
+    folders = [cache_folder() / name for name in ("pictures", "digests", "autoencoders", "networks")]
     return sorted(file for folder in folders if folder.is_dir() for file in folder.iterdir() if file.is_file())
 
 
 def clean() -> int:
-    """Empty the cache; gives the bytes that were freed. Fetched data stay."""
+    """Empty the cache, except for fetched data; returns the number of bytes freed."""
     freed = 0
     for file in cache_files():
         size = file.stat().st_size

@@ -1,6 +1,6 @@
-"""Looking at data: hashes, counts, duplicates, contact sheets."""
+"""Checks of data: hashes, counts, duplicates, contact sheets."""
 
-import io
+import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,32 +9,33 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from uqgan.data.cache import Decoded, Say, silent
-from uqgan.data.sources import REPOSITORIES, files_of, folder_of, load_split
+from uqgan.data.dataset import Decoded, Say, silent
+from uqgan.data.sets import load_split
+from uqgan.data.sources import REPOSITORIES, files_of, folder_of
 from uqgan.files import sha256
+from uqgan.tiles import tile
 
-GAP = 1
 SHEET_ROWS, SHEET_COLUMNS = 12, 20
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found out about one split."""
+    """Result of a check of one split."""
 
     name: str
     split: str
     pictures: int
     counts: dict[str, int]
-    """Of each class."""
+    """Number of pictures per class."""
     hashes: str
     """`ok`, `wrong: FILE`, or `not known`."""
     left_out: tuple[str, ...]
-    doubles: int | None
-    """Pictures that are also in the training splits, pixel for pixel; None for training splits."""
+    duplicates: int | None
+    """Number of pictures that are also in the training splits, pixel for pixel; None for training splits."""
 
 
 def check_set(name: str, root: Path, say: Say = silent) -> list[Finding]:
-    """Read all splits of a set that are here; broken pictures are counted, not refused."""
+    """Findings on all splits of a set on this machine; broken pictures are counted, not refused."""
     repository = REPOSITORIES[name]
     known = known_hashes(root) | hub_hashes(name, root)
     seen: set[bytes] = set()
@@ -54,7 +55,7 @@ def check_set(name: str, root: Path, say: Say = silent) -> list[Finding]:
                 counts=class_counts(decoded),
                 hashes=compare_hashes(files, root, known),
                 left_out=decoded.left_out,
-                doubles=sum(each in seen for each in found) if tested else None,
+                duplicates=sum(each in seen for each in found) if tested else None,
             )
         )
         if not tested:
@@ -63,19 +64,18 @@ def check_set(name: str, root: Path, say: Say = silent) -> list[Finding]:
 
 
 def class_counts(decoded: Decoded) -> dict[str, int]:
+    """Number of pictures per class."""
     counts = decoded.y.bincount(minlength=len(decoded.class_names)).tolist()
     return dict(zip(decoded.class_names, counts, strict=True))
 
 
 def fingerprints(x: Tensor) -> list[bytes]:
-    """A picture's pixels, short enough to be kept by the thousand."""
-    import hashlib
-
+    """Hashes of pictures, equal for equal pixels."""
     return [hashlib.blake2b(picture.numpy().data, digest_size=16).digest() for picture in x]
 
 
 def known_hashes(root: Path) -> dict[str, str]:
-    """sha256 by file, as README.md or SHA256SUMS beside the sets states them."""
+    """Expected sha256 by file, from README.md or SHA256SUMS beside the sets."""
     found: dict[str, str] = {}
     for file in (root / "README.md", root / "SHA256SUMS"):
         if file.is_file():
@@ -87,7 +87,7 @@ def known_hashes(root: Path) -> dict[str, str]:
 
 
 def hub_hashes(name: str, root: Path) -> dict[str, str]:
-    """sha256 by file, as the hub gave them when the set was fetched."""
+    """Expected sha256 by file, from the hub when the set was fetched."""
     folder = folder_of(name, root)
     records = folder / ".cache" / "huggingface" / "download"
     found = {}
@@ -100,6 +100,7 @@ def hub_hashes(name: str, root: Path) -> dict[str, str]:
 
 
 def compare_hashes(files: Sequence[Path], root: Path, known: dict[str, str]) -> str:
+    """`ok`, `wrong: FILE`, or `not known` where a file has no expected hash."""
     paths = {file.relative_to(root).as_posix(): file for file in files}
     wrong = [path for path, file in paths.items() if path in known and sha256(file) != known[path]]
     if wrong:
@@ -108,30 +109,11 @@ def compare_hashes(files: Sequence[Path], root: Path, known: dict[str, str]) -> 
 
 
 def contact_sheet(x: Tensor, y: Tensor | None = None, scale: int = 2) -> bytes:
-    """A PNG of some pictures as a network sees them: a row for each class where there are labels, else at random."""
+    """PNG of some pictures as a network sees them: a row per class where there are labels, else a random choice."""
     if y is None:
         order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
-        shown = order[: SHEET_ROWS * SHEET_COLUMNS // 2]
-        rows = [shown[start : start + SHEET_COLUMNS] for start in range(0, len(shown), SHEET_COLUMNS)]
+        rows = list(order[: SHEET_ROWS * SHEET_COLUMNS // 2].split(SHEET_COLUMNS))  # type: ignore[no-untyped-call]
     else:
         present = y.bincount().nonzero()[:SHEET_ROWS, 0]
         rows = [(y == k).nonzero()[:SHEET_COLUMNS, 0] for k in present]
-    return sheet(x, rows, scale)
-
-
-def sheet(x: Tensor, rows: Sequence[Tensor], scale: int = 2) -> bytes:
-    """A PNG of these pictures (uint8), given as indices row by row."""
-    from PIL import Image
-
-    channels, height, width = x.shape[1:]
-    columns = max(len(row) for row in rows)
-    canvas = torch.full((channels, len(rows) * (height + GAP), columns * (width + GAP)), 128, dtype=torch.uint8)
-    for r, row in enumerate(rows):
-        for c, index in enumerate(row.tolist()):
-            top, left = r * (height + GAP), c * (width + GAP)
-            canvas[:, top : top + height, left : left + width] = x[index]
-    pixels = canvas[0].numpy() if channels == 1 else canvas.permute(1, 2, 0).numpy()
-    picture = Image.fromarray(pixels)
-    out = io.BytesIO()
-    picture.resize((picture.width * scale, picture.height * scale), Image.Resampling.NEAREST).save(out, "PNG")
-    return out.getvalue()
+    return tile([x[row] for row in rows], scale, grey=128)

@@ -1,17 +1,52 @@
 """A data set is two tensors on a device: no loaders, no workers (decision 0002)."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from uqgan.errors import UsageError
 from uqgan.shapes import Images, Labels, Prior
 
 CHUNK = 2048
 """Samples that go through a network at once outside of training."""
+Say = Callable[[str], None]
+"""Takes sentences about what is going on, such as `print`."""
+
+
+def silent(_: str) -> None:
+    """A `Say` that ignores everything."""
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Pictures and labels of a split in the form a network takes."""
+
+    x: Tensor
+    y: Tensor
+    class_names: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+    """Pictures that could not be decoded, with the reason."""
+    notes: tuple[str, ...] = ()
+    """Further remarks, which are not cached."""
+
+
+def without_rows(x: Any, y: Any, class_names: tuple[str, ...], left_out: Mapping[int, str]) -> Decoded:
+    """Decoded pictures and labels of two arrays, without the rows for which a reason to leave them out is given."""
+    kept = np.delete(np.arange(len(y)), list(left_out)) if left_out else slice(None)
+    return Decoded(torch.from_numpy(x[kept]), torch.from_numpy(y[kept]), class_names, tuple(left_out.values()))
+
+
+def refuse_broken(left_out: Sequence[str], place: Path, skip_broken: bool) -> None:
+    """Raise a UsageError for pictures that could not be decoded, unless they may be left out."""
+    if left_out and not skip_broken:
+        more = f" (and {len(left_out) - 1} more)" if len(left_out) > 1 else ""
+        raise UsageError(f"{place}: {left_out[0]}{more}: cannot be read (--skip-broken leaves such pictures out)")
 
 
 class Batch(NamedTuple):

@@ -1,42 +1,51 @@
-"""Picture files → uint8 pixels as a network sees them. Whatever is wrong with a file ends in one `Broken`."""
+"""Encoded pictures → uint8 pixels as a network sees them, in several processes where that pays.
+
+Imports neither PyTorch nor Parquet, so that a worker process starts quickly.
+"""
 
 import io
-from collections import deque
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import joblib
 import numpy as np
 import numpy.typing as npt
-
-from uqgan.workers import processors, some_workers
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 Pixels = npt.NDArray[np.uint8]
+Encoded = bytes | Path
+"""A picture in memory, or the file that holds it."""
 Outcome = tuple[Pixels, dict[int, str]]
-"""Pictures of a batch, and why some of them, by number, could not be read."""
-PAYS_FROM = 4000
-"""Pictures for each process, at least: to start one takes as long as to decode some thousand."""
+"""Pixels of some pictures, and why those of certain rows could not be decoded."""
+PAYS_FROM = 8000
+"""Cost from which on worker processes are used: to start them takes as long as to decode this many small pictures."""
+COSTLY = 2048
+"""Encoded bytes that cost as much as one picture more."""
+PROCESSES = 8
+"""Most worker processes: reading the files does not feed more."""
 GREY = ("1", "L", "LA", "I", "I;16", "I;16B")
 """Modes of pictures without colour."""
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
 LARGEST = 100_000_000
-"""Pixels of a picture, at most; a few kilobytes can claim to be more than any memory holds."""
+"""Most pixels of a picture; a few kilobytes can claim to be more than any memory holds."""
+LARGEST_FILE = 2**30
 LONGEST = 8
-"""From this ratio of its sides on, a picture's middle is cut out before it is resized, not after."""
+"""Ratio of a picture's sides from which on its middle is cut out before it is resized, not after."""
 
 
 class Broken(Exception):
-    """A picture that cannot be read, and why, in words."""
+    """A picture that cannot be decoded, and why, in words."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """How a set's pictures come to look like those a network was made for."""
+    """How pictures of a set are brought to the form a network takes."""
 
     size: int
     channels: int
@@ -46,49 +55,96 @@ class Look:
     """Stored black on white, as Omniglot is, and wanted white on black."""
 
 
-def decode_batches(batches: Iterable[list[bytes]], look: Look, total: int) -> Iterator[Outcome]:
-    """Of each batch, in order; side by side where there are `total` pictures and processors enough for it."""
-    with some_workers(min(processors(), total // PAYS_FROM)) as pool:
-        if not pool.count:
-            yield from (decode(batch, look) for batch in batches)
-            return
-        with ThreadPoolExecutor(pool.count) as threads:
-            waiting: deque[Future[Outcome]] = deque()
-            for batch in batches:
-                waiting.append(threads.submit(pool.ask, decode, batch, look))
-                if len(waiting) > 2 * pool.count:  # few enough to stay small in memory
-                    yield waiting.popleft().result()
-            yield from (each.result() for each in waiting)
+def decode_all(read: Callable[[], Iterable[list[Encoded]]], look: Look, n: int, n_bytes: int) -> Outcome:
+    """Pixels of all n pictures of `n_bytes` in total, which `read` gives in batches.
+
+    Batches are decoded by worker processes where that pays; in this process if a worker is killed.
+    """
+    processes = min(joblib.cpu_count(), PROCESSES) if n + n_bytes / COSTLY >= PAYS_FROM else 1
+    try:
+        return _collect(read(), look, n, processes)
+    except BrokenProcessPool:
+        return _collect(read(), look, n, 1)
 
 
-def decode(batch: list[bytes], look: Look) -> Outcome:
-    """One after the other, here."""
-    x = np.empty((len(batch), look.channels, look.size, look.size), np.uint8)
-    broken = {}
-    with own_limit():
-        for row, data in enumerate(batch):
-            try:
-                x[row] = pixels(data, look)
-            except Broken as error:
-                broken[row] = str(error)
+def _collect(batches: Iterable[list[Encoded]], look: Look, n: int, processes: int) -> Outcome:
+    x = np.empty((n, look.channels, look.size, look.size), np.uint8)
+    broken: dict[int, str] = {}
+    start = 0
+    # Few batches are read ahead, so that little more than the decoded pictures is held in memory.
+    parallel = joblib.Parallel(processes, return_as="generator", batch_size=1, pre_dispatch="2*n_jobs", max_nbytes=None)
+    with closing(parallel(joblib.delayed(decode)(batch, look) for batch in batches)) as outcomes:
+        for pictures, reasons in outcomes:
+            x[start : start + len(pictures)] = pictures
+            broken |= {start + row: reason for row, reason in reasons.items()}
+            start += len(pictures)
     return x, broken
 
 
+def decode(batch: list[Encoded], look: Look) -> Outcome:
+    """Pixels of a batch, decoded in this process."""
+    x = np.empty((len(batch), look.channels, look.size, look.size), np.uint8)
+    broken = {}
+    for row, picture in enumerate(batch):
+        try:
+            x[row] = pixels(bytes_of(picture) if isinstance(picture, Path) else picture, look)
+        except Broken as error:
+            broken[row] = str(error)
+    return x, broken
+
+
+def bytes_of(file: Path) -> bytes:
+    """Content of a picture file."""
+    try:
+        if file.stat().st_size > LARGEST_FILE:
+            raise Broken("a file of more than 1 GiB")
+        return file.read_bytes()
+    except OSError as error:
+        raise Broken((error.strerror or str(error)).lower()) from None
+
+
 def pixels(data: bytes, look: Look) -> Pixels:
-    """(channels, size, size) of an encoded picture; of an animated one its first frame."""
+    """Pixels (channels, size, size) of an encoded picture; of the first frame if it is animated."""
+    with _opened(data) as image:
+        return as_seen(image, look)
+
+
+def describe(data: bytes) -> tuple[tuple[int, int], bool]:
+    """Width and height of an encoded picture, and whether it is grey."""
+    with _opened(data) as image:
+        size, grey_mode = image.size, image.mode in GREY
+        small: Any = np.zeros(3) if grey_mode else as_seen(image, Look(16, 3)).astype(np.int16)
+    return size, grey_mode or bool((abs(small - small.mean(0)) <= 1).all())
+
+
+@contextmanager
+def _opened(data: bytes) -> Iterator["Image"]:
+    """Picture of these bytes; whatever is wrong with it is raised as `Broken`."""
     from PIL import Image
 
     try:
-        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-            return as_seen(image, look)
+        with without_pillow_limit(), Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            yield image
     except Broken:
         raise
     except Exception as error:  # Pillow's plug-ins raise nearly everything on damaged bytes
         raise Broken(_reason(error)) from None
 
 
+@contextmanager
+def without_pillow_limit() -> Iterator[None]:
+    """Pillow's limit on the number of pixels, which only warns, is off in here: `LARGEST` decides."""
+    from PIL import Image
+
+    before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+    try:
+        yield
+    finally:
+        Image.MAX_IMAGE_PIXELS = before
+
+
 def as_seen(image: "Image", look: Look) -> Pixels:
-    """Upright, without transparency, grey or RGB, resized with antialiasing, as the paper's pre-processing does."""
+    """Pixels upright, without transparency, grey or RGB, resized with antialiasing, as in the paper's preprocessing."""
     width, height = image.size
     if width * height > LARGEST:
         raise Broken(f"{width:,} × {height:,} pixels, more than {LARGEST:,}")
@@ -106,20 +162,8 @@ def as_seen(image: "Image", look: Look) -> Pixels:
     return np.broadcast_to(x, (look.channels, look.size, look.size))
 
 
-@contextmanager
-def own_limit() -> Iterator[None]:
-    """Pillow's own guard against too many pixels warns where ours decides; it rests in here."""
-    from PIL import Image
-
-    before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
-    try:
-        yield
-    finally:
-        Image.MAX_IMAGE_PIXELS = before
-
-
 def _upright(image: "Image") -> "Image":
-    """As the camera was held."""
+    """Image rotated as the camera was held."""
     from PIL import ImageOps
 
     if "exif" in image.info or "Raw profile type exif" in image.info:
@@ -128,7 +172,7 @@ def _upright(image: "Image") -> "Image":
 
 
 def _flat(image: "Image") -> "Image":
-    """L or RGB: 16 bits become 8, what is transparent becomes white, other colour spaces become RGB."""
+    """Image in mode L or RGB: 16 bits become 8, transparency becomes white, other colour spaces become RGB."""
     from PIL import Image
 
     if image.mode in ("L", "RGB") and "transparency" not in image.info:
@@ -145,7 +189,7 @@ def _flat(image: "Image") -> "Image":
 
 
 def _squared(image: "Image", size: int) -> "Image":
-    """Resized so that the shorter side fits, and the middle of the longer one."""
+    """Image resized so that the shorter side fits, and cropped to the middle of the longer one."""
     from PIL import Image
 
     width, height = image.size
@@ -172,20 +216,3 @@ def _reason(error: Exception) -> str:
     if isinstance(error, MemoryError):
         return "too large for this machine's memory"
     return " ".join(str(error).split()) or type(error).__name__
-
-
-def describe(data: bytes) -> tuple[tuple[int, int], bool]:
-    """A picture's width and height, and whether it is grey; only Broken if it's no picture at all."""
-    from PIL import Image
-
-    try:
-        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-            size, grey_mode = image.size, image.mode in GREY
-        if grey_mode:
-            return size, True
-        small: Any = pixels(data, Look(16, 3)).astype(np.int16)
-        return size, bool((abs(small - small.mean(0)) <= 1).all())
-    except Broken:
-        raise
-    except Exception as error:
-        raise Broken(_reason(error)) from None

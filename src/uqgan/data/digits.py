@@ -1,7 +1,9 @@
 """Pictures that come with scikit-learn, so that nothing has to be downloaded: digits, photo patches, and noise.
 
-All are brought to 8 × 8 pixels first and enlarged alike, so that sharpness tells nothing about where one is from.
+All are brought to 8 × 8 pixels first and enlarged alike, so that sharpness does not reveal the origin of a picture.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -9,8 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from uqgan.data.dataset import Dataset
+from uqgan.data.splits import Task, split_task
 
 GRAIN, SIZE, PATCH = 8, 32, 32
+TEST_SHARE = 0.3
 
 
 def digits() -> Dataset:
@@ -37,10 +41,35 @@ def photo_patches() -> tuple[Tensor, Tensor]:
 
 
 def noise(n: int, seed: int) -> Tensor:
-    """Grains of uniform noise."""
+    """n pictures of uniform noise."""
     return _enlarge(torch.rand(n, GRAIN, GRAIN, generator=torch.Generator().manual_seed(seed), dtype=torch.double))
 
 
 def _enlarge(grains: Tensor) -> Tensor:
     x = F.interpolate(grains[:, None], size=(SIZE, SIZE), mode="bilinear")
     return (x * 255).round().to(torch.uint8)
+
+
+def digits_task(name: str, title: str, known: Sequence[int], seed: int) -> Task:
+    """Task of the digits; OoD are the digits that are not known, photo patches, and noise."""
+    train, test = digits().split(TEST_SHARE, seed)
+    others = sorted(set(range(10)) - set(known))
+    seen_patches, unseen_patches = photo_patches()
+
+    def foreign(data: Dataset, patches: Tensor, noise_seed: int) -> dict[str, Tensor]:
+        return {
+            "other-digits": data.keep(others).x,
+            "photo-patches": patches,
+            "noise": noise(len(data), noise_seed),
+        }
+
+    return split_task(
+        name=name,
+        title=title,
+        class_names=tuple(str(k) for k in known),
+        train=train.keep(known),
+        test=test.keep(known),
+        ood_train=foreign(train, seen_patches, 2 * seed),
+        ood_test=foreign(test, unseen_patches, 2 * seed + 1),
+        seed=seed,
+    )

@@ -1,19 +1,20 @@
-"""Fetching sets from the hub: its Parquet files as they are, into the folder where a local copy would lie."""
+"""Sets fetched from the hub: its Parquet files, unchanged, in the folder where a local copy would lie."""
 
 import os
 import warnings
 from pathlib import Path
 from typing import Any
 
-from uqgan.data.cache import Say, silent
-from uqgan.data.sources import REPOSITORIES, check_layout, folder_of, how_to_get, splits_of, told_root
+from uqgan.data.dataset import Say, silent
+from uqgan.data.parquet import check_layout
+from uqgan.data.sources import REPOSITORIES, configured_root, files_of, folder_of, how_to_get, splits_of
 from uqgan.errors import RunFailed, UsageError
 from uqgan.files import disk_failure
 
 
 def made_root(root: Path | None) -> Path:
-    """Where sets are to be put; made if it isn't there."""
-    place = told_root(root)
+    """Folder to put sets in, which is made if it doesn't exist."""
+    place = configured_root(root)
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -22,7 +23,7 @@ def made_root(root: Path | None) -> Path:
 
 
 def fetch(name: str, root: Path, say: Say = silent) -> Path:
-    """Fetch a set; files that are there already are kept. Gives its folder."""
+    """Fetch a set, except for files that are on this machine already; returns its folder."""
     repository = REPOSITORIES[name]
     if not repository.hub:
         raise UsageError(f"{name}: no faithful copy is known on the hub ({how_to_get(name, root)})")
@@ -49,7 +50,7 @@ def fetch(name: str, root: Path, say: Say = silent) -> Path:
             raise RunFailed(
                 f"{name}: {repository.hub} has no {part} files in {repository.config} ({how_to_get(name, root)})"
             )
-        check_layout(name, splits[0], root)
+        check_layout(files_of(name, splits[0], root)[0], *repository.columns)
     return folder
 
 
@@ -61,7 +62,7 @@ def _failure(name: str, root: Path, error: Exception) -> RunFailed:
 
 
 def origin(name: str, root: Path) -> str:
-    """Where a set's files came from: the hub with its revision, or by hand."""
+    """Origin of a set's files: the hub with its revision, or placed by hand."""
     records = sorted((folder_of(name, root) / ".cache" / "huggingface" / "download").rglob("*.parquet.metadata"))
     if not records:
         return "placed by hand"

@@ -3,30 +3,28 @@
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from uqgan.data.cache import Decoded, Say, cached
-from uqgan.data.decode import Broken, Look, describe, own_limit, pixels
-from uqgan.data.sources import refuse_broken
+from uqgan.data.cache import cached
+from uqgan.data.dataset import Decoded, Say, refuse_broken, without_rows
+from uqgan.data.decode import Broken, Encoded, Look, bytes_of, decode_all, describe
 from uqgan.errors import UsageError
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 LEVELS = ("train", "val", "test", "ood")
 SAMPLE = 64
-"""Pictures to look at for a choice of size and channels."""
-WORTH_THREADS = 16 * 1024
-"""Bytes a file from which on decoding is slow enough to be shared between cores."""
-LARGEST_FILE = 2**30
+"""Pictures that size and channels are chosen by."""
+BATCH = 64
+"""Files that are decoded at once."""
 
 
 @dataclass(frozen=True)
 class Listing:
-    """Files of one level with their class; what was passed over, and what is no readable file."""
+    """Files of one level with their class; other files that were skipped, and entries that are no readable file."""
 
     root: Path
     class_names: tuple[str, ...]
@@ -49,7 +47,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class Layout:
-    """What a folder holds: the listings of its levels, and the OoD sets by name."""
+    """Content of a folder: the listings of its levels, and the OoD sets by name."""
 
     root: Path
     train: Listing
@@ -63,7 +61,7 @@ class Layout:
 
 
 def read_layout(root: Path) -> Layout:
-    """Find classes, levels and OoD sets. Class numbers follow the alphabet."""
+    """Classes, levels and OoD sets of a folder. Classes are numbered in alphabetical order."""
     top = {folder.name: folder for folder in folders_in(root)}
     levels = {name: top.pop(name) for name in LEVELS if name in top}
     for folder in levels.values():
@@ -93,7 +91,7 @@ def read_layout(root: Path) -> Layout:
 
 
 def _refuse_loose(level: Path) -> None:
-    """Pictures right in train/, val/, test/ or ood/ belong to nothing."""
+    """Refuse pictures right in train/, val/, test/ or ood/, which belong to no class or set."""
     loose = [each for each in _inside(level) if each.suffix.lower() in ENDINGS and not each.is_dir()]
     if loose:
         deeper = "NAME" if level.name == "ood" else "CLASS"
@@ -114,15 +112,14 @@ def _listing(root: Path, level: Path, classes: Sequence[str]) -> Listing:
 
 
 def folders_in(folder: Path) -> list[Path]:
-    """Folders right in there, by name; hidden ones don't count."""
+    """Folders right in a folder, by name, without hidden ones."""
     return [each for each in _inside(folder) if each.is_dir()]
 
 
 def walk(folder: Path, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[Path]:
     """All files in and below a folder, by name; a link back to a folder above is not followed."""
-    entries = _inside(folder)
     here = above | {_identity(folder)}
-    for each in entries:
+    for each in _inside(folder):
         if not each.is_dir():
             yield each
         elif _identity(each) not in here:
@@ -145,71 +142,40 @@ def _identity(folder: Path) -> tuple[int, int]:
 
 
 def load_listing(name: str, listing: Listing, content: str, look: Look, skip_broken: bool, say: Say) -> Decoded:
-    """The pictures of a listing with that content, decoded once."""
+    """Pictures of a listing whose files have that content, decoded once."""
 
-    def build() -> Decoded:
+    def decode() -> Decoded:
         say(f"decoding {shown(listing.root)}: {len(listing.files):,} pictures, once")
-        return read_files(listing, look)
+        return decode_listing(listing, look)
 
-    extra = [listing.class_names, listing.y]
-    decoded = cached("own-" + name, content, look, extra, build, say)
+    decoded = cached("own-" + name, content, look, [listing.class_names, listing.y], decode, say)
     left_out = (*listing.odd, *decoded.left_out)
     refuse_broken(left_out, listing.root, skip_broken)
-    return Decoded(decoded.x, decoded.y, decoded.class_names, left_out)
+    return replace(decoded, left_out=left_out)
 
 
-def read_files(listing: Listing, look: Look) -> Decoded:
-    files = listing.files
-    x = np.empty((len(files), look.channels, look.size, look.size), np.uint8)
-
-    def decode(rows: range) -> list[tuple[int, str]]:
-        broken = []
-        for row in rows:
-            try:
-                x[row] = pixels(bytes_of(files[row]), look)
-            except Broken as error:
-                broken.append((row, str(error)))
-        return broken
-
-    chunks = [range(start, min(start + 64, len(files))) for start in range(0, len(files), 64)]
-    sizes = [file.stat().st_size for file in files[:: max(1, len(files) // SAMPLE)]]
-    if np.mean(sizes or [0]) > WORTH_THREADS:
-        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-            found = list(pool.map(decode, chunks))
-    else:
-        found = [decode(chunk) for chunk in chunks]
-    broken = dict(pair for each in found for pair in each)
-    left_out = tuple(f"{shown(files[row], listing.root)}: {why}" for row, why in sorted(broken.items()))
-    kept = [row for row in range(len(files)) if row not in broken]
-    y = torch.tensor(listing.y, dtype=torch.long)
-    whole = torch.from_numpy(x)
-    return Decoded(whole[kept] if broken else whole, y[kept] if broken else y, listing.class_names, left_out)
-
-
-def bytes_of(file: Path) -> bytes:
-    try:
-        if file.stat().st_size > LARGEST_FILE:
-            raise Broken("a file of more than 1 GiB")
-        return file.read_bytes()
-    except OSError as error:
-        raise Broken((error.strerror or str(error)).lower()) from None
+def decode_listing(listing: Listing, look: Look) -> Decoded:
+    """Pictures and labels of a listing."""
+    files: list[Encoded] = list(listing.files)
+    n_bytes = sum(file.stat().st_size for file in listing.files)
+    batches = [files[start : start + BATCH] for start in range(0, len(files), BATCH)]
+    x, broken = decode_all(lambda: batches, look, len(files), n_bytes)
+    left_out = {row: f"{shown(listing.files[row], listing.root)}: {why}" for row, why in broken.items()}
+    return without_rows(x, np.array(listing.y, np.int64), listing.class_names, left_out)
 
 
 def usual_look(listing: Listing) -> tuple[int, int]:
-    """(shorter side, channels) of most pictures, by a look at some of them."""
+    """Median of the shorter side, and channels, of a sample of the pictures: grey only if all of them are."""
     sides, grey = [], []
-    with own_limit():
-        for file in listing.files[:: max(1, len(listing.files) // SAMPLE)]:
-            try:
-                size, is_grey = describe(bytes_of(file))
-            except Broken:
-                continue
+    for file in listing.files[:: max(1, len(listing.files) // SAMPLE)]:
+        with suppress(Broken):
+            size, is_grey = describe(bytes_of(file))
             sides.append(min(size))
             grey.append(is_grey)
     return int(np.median(sides)) if sides else 32, 1 if grey and all(grey) else 3
 
 
 def shown(path: Path, root: Path | None = None) -> str:
-    """A path as text that can be printed, whatever bytes its name is made of."""
+    """Path as text that can be printed, whatever bytes its name is made of."""
     relative = path.relative_to(root) if root else path
     return os.fsencode(relative).decode("utf-8", "replace")

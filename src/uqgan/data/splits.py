@@ -1,28 +1,30 @@
-"""A task, and how raw train and test sets are cut into its parts. The same seed cuts alike on every platform."""
+"""A task, and how whole training and test sets are split into its parts, by a seed and alike on every platform."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from uqgan.data.dataset import Dataset, permutation, split_indices
-from uqgan.data.doubles import doubles_note, first_copies
+from uqgan.data.duplicates import duplicates_note, first_copies
 from uqgan.errors import UsageError
 from uqgan.shapes import Probs
 
 VALIDATION_SHARE = 0.2
-"""Of the training data, as in the paper; half of it selects checkpoints, half is left for thresholds."""
+"""Share of the training data, as in the paper; half of it selects checkpoints, half is left for thresholds."""
 OOD_VALIDATION_SHARE = 0.3
-"""Of the OoD sets' training data; the rest is what oracles may see."""
+"""Share of the OoD sets' training data; the rest is what oracles may train on."""
+FEW, IMBALANCED = 50, 10
+"""A class with fewer pictures is warned about, and so are classes whose sizes differ by a larger factor."""
 
 
 @dataclass(frozen=True)
 class Task:
     """What a method is trained and tested on.
 
-    No sample is in two of these sets, not even as a copy with equal pixels; only what is tested on, `test` and `ood`,
-    stays as its set has it.
+    No sample is in two of these sets, not even as a duplicate with equal pixels; only the test data, `test` and `ood`,
+    keep the duplicates that they have.
     """
 
     name: str
@@ -32,7 +34,7 @@ class Task:
     validation: Dataset
     """Selects checkpoints."""
     calibration: Dataset
-    """Seen by nothing but thresholds."""
+    """Used for thresholds only."""
     test: Dataset
     ood: dict[str, Tensor]
     """Out-of-distribution test samples by the name of their set."""
@@ -45,9 +47,9 @@ class Task:
     missing: dict[str, str] = field(default_factory=dict)
     """OoD sets that belong to the task but aren't on this machine, with how to get them. Every table says so."""
     notes: tuple[str, ...] = ()
-    """What is worth knowing about these data: choices made, deviations, warnings."""
+    """Choices made, deviations from the paper, warnings."""
     digest: str = ""
-    """Of the content of own data: changes when a picture, a label or a class does. Empty for other tasks."""
+    """Digest of user-supplied data, which changes when a picture, a label or a class does. Empty for other tasks."""
     posterior: Callable[[Tensor], Probs] | None = field(default=None, compare=False)
     """The true p(y|x), where it is known."""
 
@@ -57,7 +59,7 @@ class Task:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one sample: (channels, height, width), or (2,) for points."""
+        """Shape of one sample: (channels, height, width), or (2,) for points."""
         return tuple(self.train.x.shape[1:])
 
     @property
@@ -65,7 +67,7 @@ class Task:
         return self.shape == (2,)
 
     def to(self, device: torch.device) -> "Task":
-        """The same task with its training and validation data on a device; test data follow batch by batch."""
+        """The same task with its training and validation data on a device; test data are moved batch by batch."""
         return replace(self, train=self.train.to(device), validation=self.validation.to(device))
 
 
@@ -83,11 +85,11 @@ def split_task(
     missing: Mapping[str, str] | None = None,
     notes: tuple[str, ...] = (),
 ) -> Task:
-    """The paper's splits of raw train and test sets: first all of the training set is cut, then classes are chosen.
+    """Task with the paper's splits: first the whole training set is cut, then the known classes are chosen.
 
     Where only part of the official training set is on the machine, that part is cut: the shares are the paper's, the
-    samples are not. Test data are files of their own; copies of them are taken out of what is trained on after the
-    cut, so that all other samples stay where they are.
+    samples are not. Training samples that duplicate test samples are removed after the cut, so that all others stay
+    where they are.
     """
     indices = cut(len(train), seed)
     if known is not None:
@@ -116,7 +118,7 @@ def split_task(
 
 
 def distinct(task: Task) -> Task:
-    """The task without those training samples that are in an earlier part too; what is tested on comes first."""
+    """The task without training samples that duplicate one of an earlier part; test data come first."""
     seen = [task.train, task.validation, task.calibration]
     foreign = [*task.outliers.values(), *task.ood_validation.values()]
     sets = [task.test.x, *task.ood.values(), *(data.x for data in seen), *foreign]
@@ -124,10 +126,10 @@ def distinct(task: Task) -> Task:
     sizes = [len(x) for x in sets]
     part = torch.arange(len(sets)).repeat_interleave(torch.tensor(sizes))
     home = part[first_copies(sets)]
-    double = (home != part) & (part >= n_tests)
-    if not double.any():
+    duplicate = (home != part) & (part >= n_tests)
+    if not duplicate.any():
         return task
-    kept = (~double).split(sizes)[n_tests:]  # type: ignore[no-untyped-call]
+    kept = (~duplicate).split(sizes)[n_tests:]  # type: ignore[no-untyped-call]
     train, validation, calibration = (
         data if keep.all() else data[keep] for data, keep in zip(seen, kept[:3], strict=True)
     )
@@ -135,6 +137,7 @@ def distinct(task: Task) -> Task:
     if lost:
         names = ", ".join(task.class_names[k] for k in sorted(lost))
         raise UsageError(f"{task.name}: every training picture of {names} is a test picture too (choose other files)")
+    source = home[duplicate]
     rest = [x if keep.all() else x[keep] for x, keep in zip(foreign, kept[3:], strict=True)]
     return replace(
         task,
@@ -143,12 +146,12 @@ def distinct(task: Task) -> Task:
         calibration=calibration,
         outliers=dict(zip(task.outliers, rest[: len(task.outliers)], strict=True)),
         ood_validation=dict(zip(task.ood_validation, rest[len(task.outliers) :], strict=True)),
-        notes=(*task.notes, *doubles_note(int((home[double] < n_tests).sum()), int((home[double] >= n_tests).sum()))),
+        notes=(*task.notes, *duplicates_note(int((source < n_tests).sum()), int((source >= n_tests).sum()))),
     )
 
 
 def cut(n: int, seed: int) -> tuple[Tensor, ...]:
-    """0 … n-1 as train, validation and calibration."""
+    """Indices 0 … n-1 of training, validation and calibration samples."""
     train, held_out = split_indices(n, VALIDATION_SHARE, seed)
     validation, calibration = (held_out[part] for part in split_indices(len(held_out), 0.5, seed + 1))
     assert_disjoint(n, train, validation, calibration)
@@ -156,7 +159,7 @@ def cut(n: int, seed: int) -> tuple[Tensor, ...]:
 
 
 def cut_ood(ood_train: Mapping[str, Tensor], seed: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """What oracles may see of the OoD sets' training data, and what studies may."""
+    """Training data of the OoD sets for oracles (`outliers`), and for studies (`ood_validation`)."""
     parts = {key: split_indices(len(x), OOD_VALIDATION_SHARE, seed + 2) for key, x in ood_train.items()}
     for key, (rest, part) in parts.items():
         assert_disjoint(len(ood_train[key]), rest, part)
@@ -167,7 +170,7 @@ def cut_ood(ood_train: Mapping[str, Tensor], seed: int) -> tuple[dict[str, Tenso
 
 
 def cut_by_class(y: Tensor, share: float, seed: int, at_least: int = 1) -> tuple[Tensor, Tensor]:
-    """Indices of what is left and of the share, the latter the same part of every class: for small sets."""
+    """Indices of the rest and of the share, which takes the same part of every class: for small sets."""
     order = permutation(len(y), seed)
     rest, part = [], []
     for k in sorted(set(y.tolist())):
@@ -181,5 +184,22 @@ def cut_by_class(y: Tensor, share: float, seed: int, at_least: int = 1) -> tuple
 
 
 def assert_disjoint(n: int, *parts: Tensor) -> None:
-    """Each of 0 … n-1 is in exactly one part."""
+    """Assert that each of 0 … n-1 is in exactly one part."""
     assert torch.equal(torch.cat(parts).sort().values, torch.arange(n)), "a sample was lost or is in two parts"
+
+
+def class_warnings(names: Sequence[str], counts: Sequence[int]) -> list[str]:
+    """Warnings about small and imbalanced classes, from the number of pictures per class."""
+    few = [f"{name} {count}" for name, count in zip(names, counts, strict=True) if count < FEW]
+    warnings = []
+    if few:
+        more = f" and {len(few) - 5} more" if len(few) > 5 else ""
+        warnings.append(
+            f"warning: fewer than {FEW} pictures of {', '.join(few[:5])}{more}: expect poor results for them"
+        )
+    if max(counts) > IMBALANCED * min(counts):
+        large, small = names[counts.index(max(counts))], names[counts.index(min(counts))]
+        warnings.append(
+            f"warning: {large} has {max(counts):,} pictures and {small} {min(counts):,}: strongly imbalanced classes"
+        )
+    return warnings

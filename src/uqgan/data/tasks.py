@@ -1,29 +1,29 @@
-"""Tasks: an in-distribution data set with its splits, and the out-of-distribution sets it is tested against."""
+"""Tasks: an in-distribution data set with its splits, and the out-of-distribution sets it is tested against.
+
+A task of the paper is made by `paper_task`: its sets are found, decoded, cached, and split.
+"""
 
 import difflib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import torch
-from torch import Tensor
-
-from uqgan.data import digits, own, sources
-from uqgan.data.cache import Decoded, Say, silent
-from uqgan.data.dataset import Dataset
-from uqgan.data.decode import own_limit
-from uqgan.data.splits import Task, split_task
-from uqgan.data.toy import TOYS, sample_outliers
+from uqgan.data import user
+from uqgan.data.dataset import Dataset, Decoded, Say, silent
+from uqgan.data.digits import digits_task
+from uqgan.data.sets import load_part
+from uqgan.data.sources import REPOSITORIES, data_root, how_to_get, rows_of, splits_of
+from uqgan.data.splits import Task, class_warnings, split_task
+from uqgan.data.toy import toy_task
 from uqgan.errors import UsageError
-from uqgan.workers import Pool, kept_workers, two_at_a_time
 
 __all__ = ["TASKS", "Outline", "Task", "load_task", "parse_classes", "split_task"]
 
 LARGE = 2**30
-"""Bytes of pictures from which on a task says beforehand what it will take."""
+"""Bytes of pictures from which on the memory needed is announced."""
 
 
 @dataclass(frozen=True)
@@ -34,22 +34,27 @@ class Outline:
     known: range = range(0)
     """Classes to train on; all others of the same set are the first OoD set."""
     n_classes: int = 0
-    """Of the whole set."""
+    """Number of classes of the whole set; 0 where there are none to choose from."""
     ood: tuple[str, ...] = ()
     """Further OoD sets, in the paper's order."""
     size: int = 32
+    """Pixels per side that the network takes."""
     channels: int = 3
+    """Channels that the network takes."""
     flip: bool = False
+    """Whether training mirrors pictures at random."""
+    make: Callable[[str, str, Sequence[int], int], Task] | None = None
+    """Makes a task that needs no files from its name, title, known classes and seed."""
 
 
 TASKS: dict[str, Outline] = {
-    "gaussians": Outline("Two Gaussians, well apart"),
-    "gaussians-overlap": Outline("Two Gaussians that overlap"),
-    "moons": Outline("Two moons with little noise"),
-    "moons-noisy": Outline("Two moons with much noise"),
-    "grid-9": Outline("3 × 3 Gaussians, one class each"),
-    "grid-3": Outline("3 × 3 Gaussians, three disconnected classes"),
-    "digits": Outline("8 × 8 digits: 0-4 known, 5-9 unknown", range(5), 10),
+    "gaussians": Outline("Two Gaussians, well apart", make=toy_task),
+    "gaussians-overlap": Outline("Two Gaussians that overlap", make=toy_task),
+    "moons": Outline("Two moons with little noise", make=toy_task),
+    "moons-noisy": Outline("Two moons with much noise", make=toy_task),
+    "grid-9": Outline("3 × 3 Gaussians, one class each", make=toy_task),
+    "grid-3": Outline("3 × 3 Gaussians, three disconnected classes", make=toy_task),
+    "digits": Outline("8 × 8 digits: 0-4 known, 5-9 unknown", range(5), 10, make=digits_task),
     "mnist": Outline(
         "MNIST: 0-4 known, 5-9 unknown",
         range(5),
@@ -67,6 +72,7 @@ TASKS: dict[str, Outline] = {
         "Tiny ImageNet: 0-99 known, 100-199 unknown", range(100), 200, ("svhn", "fashion-mnist", "mnist"), size=64
     ),
 }
+"""All tasks that have a name; those without `make` are the paper's, and named like their set."""
 
 
 def load_task(
@@ -78,23 +84,30 @@ def load_task(
     skip_broken: bool = False,
     say: Say = silent,
 ) -> Task:
-    """A task by name, such as `cifar10` or `cifar10+0,2-4` for other classes than the paper's, or one of own data.
+    """Task by name, such as `cifar10`, or `cifar10+0,2-4` for other classes than the paper's, or of user-supplied data.
 
-    Own data are a folder of class folders, a .npz file, arrays or tensors (x, y), or any object with `__len__` and
-    `__getitem__` → (image, label); `image_size`, `channels` and `skip_broken` are for them. `root` is where the
-    paper's data sets are, UQGAN_DATA if not given.
+    User-supplied data are a folder of class folders, a .npz file, arrays or tensors (x, y), or any object with
+    `__len__` and `__getitem__` → (image, label); `image_size`, `channels` and `skip_broken` are for them. `root` is
+    the folder of the paper's data sets, UQGAN_DATA if not given.
     """
     if not isinstance(source, str | os.PathLike):
-        return own.task_of_pairs(source, seed, image_size, channels, skip_broken, say)
+        return user.task_of_pairs(source, seed, image_size, channels, skip_broken, say)
     name = os.fspath(source)
     family, _, ranges = name.partition("+")
     if family in TASKS:
-        return _known_task(name, family, ranges, seed, root, skip_broken, say)
+        outline = TASKS[family]
+        if ranges and not outline.n_classes:
+            raise UsageError(f"task = {name}: a toy has no other classes to choose from (write {family})")
+        known = parse_classes(ranges, outline.n_classes) if ranges else list(outline.known)
+        title = outline.title if known == list(outline.known) else f"{family}: {class_ranges(known)} known"
+        if outline.make:
+            return outline.make(name, title, known, seed)
+        return paper_task(name, title, family, known, seed, data_root(root), skip_broken, say)
     path = Path(name)
     if os.path.isdir(name):  # noqa: PTH112  # unlike Path's, false for names that no disk takes
-        return own.task_of_folder(path, seed, image_size, channels, skip_broken, say)
+        return user.task_of_folder(path, seed, image_size, channels, skip_broken, say)
     if path.suffix == ".npz" and os.path.isfile(name):  # noqa: PTH113
-        return own.task_of_npz(path, seed, image_size, channels, say)
+        return user.task_of_npz(path, seed, image_size, channels)
     close = difflib.get_close_matches(family, TASKS, n=1)
     fix = f"did you mean {close[0]}?" if close else f"known: {', '.join(TASKS)}"
     if os.sep in name or path.suffix == ".npz":
@@ -102,28 +115,93 @@ def load_task(
     raise UsageError(f"task = {name}: no such task, folder or .npz file ({fix})")
 
 
-def _known_task(
-    name: str, family: str, ranges: str, seed: int, root: str | Path | None, skip_broken: bool, say: Say
+def paper_task(
+    name: str, title: str, family: str, known: Sequence[int], seed: int, root: Path, skip_broken: bool, say: Say
 ) -> Task:
-    if family in TOYS:
-        if ranges:
-            raise UsageError(f"task = {name}: a toy has no other classes to choose from (write {family})")
-        return _toy_task(family, seed)
+    """Task of the paper, made of the sets on this machine."""
     outline = TASKS[family]
-    known = parse_classes(ranges, outline.n_classes) if ranges else outline.known
-    if family == "digits":
-        return _digits_task(name, known, seed)
-    with kept_workers() as workers, own_limit():
-        return _Shelf(outline, sources.data_root(root), skip_broken, say, workers).task(name, family, known, seed)
+    _find(name, family, root, say)
+    parts = {
+        (key, part): load_part(key, part, outline.size, outline.channels, root, skip_broken, say)  # decoded, cached
+        for key in (family, *outline.ood)
+        for part in ("train", "test")
+    }
+    train, test = parts[family, "train"], parts[family, "test"]
+    assert train
+    assert test
+    _check_classes(family, train, test, known, root)
+    names = tuple(train.class_names[k] for k in known)
+    others = sorted(set(range(outline.n_classes)) - set(known))
+    rest = f"{family}+{class_ranges(others)}"
+    seen, unseen = Dataset(train.x, train.y), Dataset(test.x, test.y)
+    ood_train, ood_test = {rest: seen.keep(others).x}, {rest: unseen.keep(others).x}
+    missing: dict[str, str] = {}
+    notes = [*_set_notes(family, train, test, root), *class_warnings(names, train.y.bincount()[list(known)].tolist())]
+    for key in outline.ood:
+        foreign_train, foreign = parts[key, "train"], parts[key, "test"]
+        if foreign is None:
+            missing[key] = f"not in {root} ({how_to_get(key, root)})"
+            continue
+        ood_test[key] = foreign.x
+        if foreign_train is None:
+            notes.append(f"{key} has no training pictures here: studies and oracles do without it")
+        else:
+            ood_train[key] = foreign_train.x
+        notes += _left_out(key, foreign, foreign_train)
+    return split_task(
+        name, title, names, seen, unseen, ood_train, ood_test, seed, known, outline.flip, missing, tuple(notes)
+    )
 
 
-def _title(family: str, known: Sequence[int]) -> str:
+def _find(name: str, family: str, root: Path, say: Say) -> None:
+    """Refuse a task whose own set is not on this machine; announce the memory that large sets take."""
+    for part, called in (("train", "training"), ("test", "test")):
+        if not splits_of(family, part, root):
+            raise UsageError(f"task = {name}: no {called} pictures of {family} in {root} ({how_to_get(family, root)})")
     outline = TASKS[family]
-    return outline.title if list(known) == list(outline.known) else f"{family}: {class_ranges(known)} known"
+    sets = [(key, part) for key in (family, *outline.ood) for part in ("train", "test")]
+    rows = sum(rows_of(key, split, root) for key, part in sets for split in splits_of(key, part, root))
+    size = rows * outline.channels * outline.size**2
+    if size >= LARGE:
+        say(f"{rows:,} pictures take {size / 2**30:.1f} GiB of memory")
+
+
+def _check_classes(family: str, train: Decoded, test: Decoded, known: Sequence[int], root: Path) -> None:
+    """Refuse a set with another number of classes than the paper's, or without pictures of a known class."""
+    n = TASKS[family].n_classes
+    for part, decoded in (("training", train), ("test", test)):
+        counts = decoded.y.bincount(minlength=n)
+        if len(counts) > n or len(decoded.class_names) != n:
+            raise UsageError(f"{family} in {root}: has {len(decoded.class_names)} classes: must have {n}")
+        empty = [decoded.class_names[k] for k in known if not counts[k]]
+        if empty:
+            raise UsageError(f"{family} in {root}: no {part} pictures of {', '.join(empty)} (choose other classes)")
+
+
+def _set_notes(family: str, train: Decoded, test: Decoded, root: Path) -> list[str]:
+    """Notes on how the set of a task differs from the official one."""
+    left_out = _left_out(family, train, test)
+    official = REPOSITORIES[family].official_classes()
+    if official and train.class_names != official:
+        difference = "other class names than the official list, or another order"
+        return [f"{family} here has {difference}: its halves aren't the paper's", *left_out]
+    counts = train.y.bincount(minlength=TASKS[family].n_classes).tolist()
+    few = [k for k, count in enumerate(counts) if count < max(counts)]
+    if not few or "train_ood" not in splits_of(family, "train", root):
+        return left_out
+    n = sum(counts[k] for k in few)
+    return [f"only {n:,} training pictures of the classes {class_ranges(few)} of {family} are here", *left_out]
+
+
+def _left_out(name: str, *parts: Decoded | None) -> list[str]:
+    """Notes on pictures of a set that were left out."""
+    n = sum(len(part.left_out) for part in parts if part)
+    broken = [f"{n} broken pictures of {name} left out"] if n else []
+    return [*broken, *(note for part in parts if part for note in part.notes)]
 
 
 def parse_classes(text: str, n_classes: int) -> list[int]:
-    """`0,3,6-8` (or `6..8`) → [0, 3, 6, 7, 8]."""
+    """Classes in `0,3,6-8` (or `6..8`): [0, 3, 6, 7, 8]."""
     chosen: set[int] = set()
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d+)\s*(?:(?:-|\.\.)\s*(\d+)\s*)?", part)
@@ -139,7 +217,7 @@ def parse_classes(text: str, n_classes: int) -> list[int]:
 
 
 def class_ranges(classes: Sequence[int]) -> str:
-    """[0, 3, 6, 7, 8] → `0,3,6-8`."""
+    """Text for classes: `0,3,6-8` for [0, 3, 6, 7, 8]."""
     runs: list[list[int]] = []
     for k in sorted(classes):
         if runs and k == runs[-1][1] + 1:
@@ -147,147 +225,3 @@ def class_ranges(classes: Sequence[int]) -> str:
         else:
             runs.append([k, k])
     return ",".join(f"{a}-{b}" if b > a else str(a) for a, b in runs)
-
-
-@dataclass(frozen=True)
-class _Shelf:
-    """The data sets of one of the paper's tasks, as its network sees them."""
-
-    outline: Outline
-    root: Path
-    skip_broken: bool
-    say: Say
-    workers: Pool
-
-    def task(self, name: str, family: str, known: Sequence[int], seed: int) -> Task:
-        for part, called in (("train", "training"), ("test", "test")):
-            if not sources.splits_of(family, part, self.root):
-                how = sources.how_to_get(family, self.root)
-                raise UsageError(f"task = {name}: no {called} pictures of {family} in {self.root} ({how})")
-        sets = [family, *self.outline.ood]
-        self._announce(sets)
-        wanted = [(each, part) for each in sets for part in ("train", "test")]
-        parts = two_at_a_time(self._part, wanted, self.workers)
-        train, test = cast(Decoded, parts[family, "train"]), cast(Decoded, parts[family, "test"])
-        self._enough_classes(family, train, test, known)
-        others = sorted(set(range(self.outline.n_classes)) - set(known))
-        rest = f"{family}+{class_ranges(others)}"
-        seen, unseen = Dataset(train.x, train.y), Dataset(test.x, test.y)
-        ood_train, ood_test = {rest: seen.keep(others).x}, {rest: unseen.keep(others).x}
-        missing: dict[str, str] = {}
-        names = tuple(train.class_names[k] for k in known)
-        counts = train.y.bincount()[list(known)].tolist()
-        notes = [*self._notes(family, train), *_left_out(family, train, test), *own.warnings_of(names, counts)]
-        for key in self.outline.ood:
-            foreign_train, foreign = parts[key, "train"], parts[key, "test"]
-            if foreign is None:
-                missing[key] = f"not in {self.root} ({sources.how_to_get(key, self.root)})"
-                continue
-            ood_test[key] = foreign.x
-            if foreign_train is None:
-                notes.append(f"{key} has no training pictures here: studies and oracles do without it")
-            else:
-                ood_train[key] = foreign_train.x
-            notes += _left_out(key, foreign, foreign_train)
-        return split_task(
-            name=name,
-            title=_title(family, known),
-            class_names=names,
-            train=seen,
-            test=unseen,
-            ood_train=ood_train,
-            ood_test=ood_test,
-            seed=seed,
-            known=known,
-            flip=self.outline.flip,
-            missing=missing,
-            notes=tuple(notes),
-        )
-
-    def _part(self, name: str, part: str) -> Decoded | None:
-        size, channels = self.outline.size, self.outline.channels
-        return sources.load_part(name, part, size, channels, self.root, self.skip_broken, self.say)
-
-    def _announce(self, names: Sequence[str]) -> None:
-        """Memory, before it is taken."""
-        splits = [(n, s) for n in names for part in ("train", "test") for s in sources.splits_of(n, part, self.root)]
-        rows = sum(sources.rows_of(name, split, self.root) for name, split in splits)
-        size = rows * self.outline.channels * self.outline.size**2
-        if size >= LARGE:
-            self.say(f"{rows:,} pictures take {size / 2**30:.1f} GiB of memory")
-
-    def _enough_classes(self, family: str, train: Decoded, test: Decoded, known: Sequence[int]) -> None:
-        n = self.outline.n_classes
-        for part, decoded in (("training", train), ("test", test)):
-            counts = decoded.y.bincount(minlength=n)
-            if len(counts) > n or len(decoded.class_names) != n:
-                raise UsageError(f"{family} in {self.root}: has {len(decoded.class_names)} classes: must have {n}")
-            empty = [decoded.class_names[k] for k in known if not counts[k]]
-            if empty:
-                raise UsageError(
-                    f"{family} in {self.root}: no {part} pictures of {', '.join(empty)} (choose other classes)"
-                )
-
-    def _notes(self, family: str, train: Decoded) -> list[str]:
-        """Where the training set isn't the official one."""
-        if family == "tiny-imagenet" and train.class_names != sources.official_classes():
-            return [
-                f"{family} here has other class names than wnids.txt, or another order: its halves aren't the paper's"
-            ]
-        counts = train.y.bincount(minlength=self.outline.n_classes).tolist()
-        few = [k for k, count in enumerate(counts) if count < max(counts)]
-        if not few or "train_ood" not in sources.splits_of(family, "train", self.root):
-            return []
-        n = sum(counts[k] for k in few)
-        return [f"only {n:,} training pictures of the classes {class_ranges(few)} of {family} are here"]
-
-
-def _left_out(name: str, *parts: Decoded | None) -> list[str]:
-    n = sum(len(part.left_out) for part in parts if part)
-    broken = [f"{n} broken pictures of {name} left out"] if n else []
-    return [*broken, *(note for part in parts if part for note in part.notes)]
-
-
-def _toy_task(name: str, seed: int, n: int = 100_000, n_test: int = 10_000) -> Task:
-    toy, generator = TOYS[name], torch.Generator().manual_seed(seed)
-    train, validation, calibration, test = (toy.sample(k, generator) for k in (n, n_test, n_test, n_test))
-    ood, ood_validation, outliers = (
-        {"uniform": sample_outliers(toy, test.x, k, generator)} for k in (n_test, n_test, n)
-    )
-    return Task(
-        name=name,
-        title=TASKS[name].title,
-        class_names=tuple(str(k) for k in range(int(train.y.max()) + 1)),
-        train=train,
-        validation=validation,
-        calibration=calibration,
-        test=test,
-        ood=ood,
-        ood_validation=ood_validation,
-        outliers=outliers,
-        posterior=toy.posterior,
-    )
-
-
-def _digits_task(name: str, known: Sequence[int], seed: int, test_share: float = 0.3) -> Task:
-    train, test = digits.digits().split(test_share, seed)
-    others = sorted(set(range(10)) - set(known))
-    seen_patches, unseen_patches = digits.photo_patches()
-
-    def foreign(data: Dataset, patches: Tensor, noise_seed: int) -> dict[str, Tensor]:
-        return {
-            "other-digits": data.keep(others).x,
-            "photo-patches": patches,
-            "noise": digits.noise(len(data), noise_seed),
-        }
-
-    return split_task(
-        name=name,
-        title=_title("digits", known),
-        class_names=tuple(str(k) for k in known),
-        train=train.keep(known),
-        test=test.keep(known),
-        ood_train=foreign(train, seen_patches, 2 * seed),
-        ood_test=foreign(test, unseen_patches, 2 * seed + 1),
-        seed=seed,
-    )

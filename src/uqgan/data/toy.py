@@ -1,13 +1,17 @@
 """Toys in the plane: Gaussians, two moons, 3 × 3 grids, with their true posterior and outliers around them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from uqgan.data.dataset import Dataset, permutation
+from uqgan.data.splits import Task
 from uqgan.shapes import Probs
 
+N, N_TEST = 100_000, 10_000
+"""Points to train with, and of each other part of a task."""
 OUTLIER_DISTANCE = 4.0
 """Outliers lie at least this many standard deviations from every mode, or this far (scaled) from the moons."""
 
@@ -21,7 +25,7 @@ class Gaussians:
     std: float
 
     def sample(self, n: int, generator: torch.Generator) -> Dataset:
-        """n points in random order, equally many a mode (up to one)."""
+        """n points in random order, equally many per mode (up to one)."""
         mode = torch.arange(n)[permutation(n, int(torch.randint(2**31, (), generator=generator)))]
         mode = mode % len(self.means)
         noise = torch.randn(n, 2, generator=generator)
@@ -37,7 +41,7 @@ class Gaussians:
         return probs.index_add(1, torch.tensor(self.classes), per_mode)
 
     def distance(self, x: Tensor) -> Tensor:
-        """To the nearest mode, in standard deviations."""
+        """Distance to the nearest mode, in standard deviations."""
         return torch.cdist(x, torch.tensor(self.means, dtype=x.dtype)).amin(1) / self.std
 
 
@@ -48,7 +52,7 @@ class Moons:
     noise: float
 
     def sample(self, n: int, generator: torch.Generator) -> Dataset:
-        """n points in random order, equally many a moon (up to one), evenly along it."""
+        """n points in random order, equally many per moon (up to one), evenly along it."""
         order = permutation(n, int(torch.randint(2**31, (), generator=generator)))
         y = order % 2
         clean = _on_moon(torch.pi * (order // 2) / max(1, (n + 1) // 2 - 1), y)
@@ -64,7 +68,7 @@ class Moons:
         return torch.softmax(torch.stack(log_density, 1), 1)
 
     def distance(self, x: Tensor) -> Tensor:
-        """To the nearer moon, in units in which outliers start at the same number as around Gaussians."""
+        """Distance to the nearer moon, in units in which outliers start at the same number as around Gaussians."""
         angle = torch.linspace(0, torch.pi, 201)
         moons = torch.cat([_on_moon(angle, torch.tensor(y)) for y in (0, 1)])
         return torch.cdist(x, moons).amin(1) / max(self.noise, 0.15)
@@ -89,7 +93,7 @@ TOYS: dict[str, Gaussians | Moons] = {
 
 
 def sample_outliers(toy: Gaussians | Moons, around: Tensor, n: int, generator: torch.Generator) -> Tensor:
-    """n points, uniform over the data's box and half its size more on every side, away from the data."""
+    """n points, uniform over the data's bounding box and a margin of half its size, away from the data."""
     low, high = around.amin(0), around.amax(0)
     margin = (high - low) / 2
     kept = torch.empty(0, 2)
@@ -97,3 +101,25 @@ def sample_outliers(toy: Gaussians | Moons, around: Tensor, n: int, generator: t
         points = low - margin + (high - low + 2 * margin) * torch.rand(n, 2, generator=generator)
         kept = torch.cat([kept, points[toy.distance(points) > OUTLIER_DISTANCE]])
     return kept[:n]
+
+
+def toy_task(name: str, title: str, known: Sequence[int], seed: int) -> Task:
+    """Task of points in the plane, sampled anew for every seed; `known` is not used, as all classes are."""
+    toy, generator = TOYS[name], torch.Generator().manual_seed(seed)
+    train, validation, calibration, test = (toy.sample(k, generator) for k in (N, N_TEST, N_TEST, N_TEST))
+    ood, ood_validation, outliers = (
+        {"uniform": sample_outliers(toy, test.x, k, generator)} for k in (N_TEST, N_TEST, N)
+    )
+    return Task(
+        name=name,
+        title=title,
+        class_names=tuple(str(k) for k in range(int(train.y.max()) + 1)),
+        train=train,
+        validation=validation,
+        calibration=calibration,
+        test=test,
+        ood=ood,
+        ood_validation=ood_validation,
+        outliers=outliers,
+        posterior=toy.posterior,
+    )

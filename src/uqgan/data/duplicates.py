@@ -1,4 +1,4 @@
-"""Samples that are there more than once, pixel for pixel."""
+"""Duplicates: samples that equal another one, pixel for pixel."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def first_copies(sets: Sequence[Tensor]) -> Tensor:
-    """For each sample of these sets, numbered through, the number of the first that equals it: mostly its own.
+    """Number of the first equal sample per sample, counted through all sets: its own number if it is no duplicate.
 
     A fast hash finds the few that may be equal; only those are compared.
     """
@@ -26,21 +26,21 @@ def first_copies(sets: Sequence[Tensor]) -> Tensor:
     return first
 
 
-def doubles_note(with_test: int, with_training: int) -> list[str]:
-    """What was left out, in words; nothing if nothing was."""
+def duplicates_note(with_test: int, with_training: int) -> list[str]:
+    """Sentence about the duplicates left out; none if there were none."""
     found = {"equal a test picture": with_test, "equal another one": with_training}
     reasons = " and ".join(f"{n:,} {what}" for what, n in found.items() if n)
     return [f"pictures for training left out: {reasons}, pixel for pixel"] if reasons else []
 
 
 def _bytes_of(x: Tensor) -> npt.NDArray[np.uint8]:
-    """A row of bytes for each sample."""
+    """Array with one row of bytes per sample."""
     flat: Any = x.contiguous().flatten(1).numpy()
     return flat.view(np.uint8)  # type: ignore[no-any-return]
 
 
 def _hash(rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
-    """64 bits a row: its words, weighed by odd numbers."""
+    """Hash of 64 bits per row: the sum of its words, weighted by odd numbers."""
     rest = -rows.shape[1] % 8
     words = (np.pad(rows, ((0, 0), (0, rest))) if rest else rows).view(np.uint64)
     weights = np.random.default_rng(0).integers(0, 2**63, words.shape[1], dtype=np.uint64) * 2 + 1

@@ -1,4 +1,4 @@
-"""Own data as a task: a folder, a .npz file, arrays, or any object that gives (image, label)."""
+"""User-supplied data as a task: a folder, a .npz file, arrays, or any object that gives (image, label)."""
 
 import hashlib
 import json
@@ -13,71 +13,65 @@ import torch
 from torch import Tensor
 
 from uqgan.data.arrays import as_pair, as_pictures, digest_of, numbered, pairs_in, picture_of, resized
-from uqgan.data.cache import Decoded, Say, content_of
-from uqgan.data.dataset import Dataset, split_indices
+from uqgan.data.cache import content_of
+from uqgan.data.dataset import Dataset, Decoded, Say, refuse_broken, split_indices
 from uqgan.data.decode import GREY, Broken, Look, as_seen
-from uqgan.data.doubles import doubles_note, first_copies
+from uqgan.data.duplicates import duplicates_note, first_copies
 from uqgan.data.folder import SAMPLE, Listing, load_listing, read_layout, shown, usual_look
-from uqgan.data.sources import refuse_broken
-from uqgan.data.splits import VALIDATION_SHARE, Task, cut_by_class, cut_ood
+from uqgan.data.splits import VALIDATION_SHARE, Task, class_warnings, cut_by_class, cut_ood
 from uqgan.errors import UsageError
 
 SIZES = (32, 64)
 """Image sizes that the networks take."""
 TEST_SHARE = 0.2
 OOD_TEST_SHARE = 0.5
-"""Of own OoD pictures; the rest is for studies and oracles."""
-FEWEST, FEW, IMBALANCED = 5, 50, 10
-"""Pictures a class without which there is no task; below which it's warned; and the ratio of classes that is."""
-
-
+"""Share of the OoD pictures to test with; the rest is for studies and oracles."""
+FEWEST = 5
+"""Least pictures per class."""
 MANY = 10_000
-"""Pictures from which on large ones are seen at 64 pixels."""
+"""Pictures from which on large ones are resized to 64 pixels."""
 NAMED = 20
-"""Broken pictures to name; more are counted."""
+"""Most broken pictures that are named; more are counted."""
 
 
 def task_of_folder(
     root: Path, seed: int, image_size: int | None, channels: int | None, skip_broken: bool, say: Say
 ) -> Task:
-    """ROOT/CLASS/*.png, with optional levels train/, val/, test/ and ood/NAME/."""
+    """Task of ROOT/CLASS/*.png, with optional levels train/, val/, test/ and ood/NAME/."""
     layout = read_layout(root)
     side, usual_channels = usual_look(layout.train)
     look = Look(chosen_size(image_size, side, len(layout.train.files)), channels or usual_channels)
     place = root.resolve()
     tag = hashlib.sha256(str(place).encode(errors="surrogateescape")).hexdigest()[:6]
-
     facts: list[Any] = []
 
-    def load(level: str, listing: Listing, called: str = "") -> Decoded:
+    def load(level: str, listing: Listing, title: str = "") -> Decoded:
         content = content_of(listing.files, listing.root)
-        facts.append([called or level, listing.class_names, listing.y, content])
+        facts.append([title or level, listing.class_names, listing.y, content])
         name = f"{place.name.replace('.', '-')}-{tag}-{level}"
         return load_listing(name, listing, content, look, skip_broken, say)
 
     given = {"train": layout.train, "val": layout.val, "test": layout.test}
     parts = {level: load(level, listing) for level, listing in given.items() if listing}
     ood = {name: load(f"ood-{k}", listing, f"ood/{name}") for k, (name, listing) in enumerate(layout.ood.items())}
-    passed_over: Counter[str] = sum((each.other for each in layout.listings), Counter())
-    notes = [f"{n} {ending} files passed over: png, jpg, webp and bmp are read" for ending, n in passed_over.items()]
+    skipped: Counter[str] = sum((each.other for each in layout.listings), Counter())
+    notes = [f"{n} {ending} files passed over: png, jpg, webp and bmp are read" for ending, n in skipped.items()]
     broken = [sentence for part in (*parts.values(), *ood.values()) for sentence in part.left_out]
     notes += [f"broken: {sentence}" for sentence in broken[:NAMED]]
     if broken:
         notes.append(f"broken: {len(broken):,} pictures in all, left out")
     pictures = {name: part.x for name, part in ood.items()}
-    task = own_task(str(place), shown(Path(place.name)), parts, pictures, seed, notes)
+    task = user_task(str(place), shown(Path(place.name)), parts, pictures, seed, notes)
     return replace(task, digest=hashlib.sha256(json.dumps(facts).encode()).hexdigest())
 
 
-def task_of_npz(file: Path, seed: int, image_size: int | None, channels: int | None, say: Say) -> Task:
-    """Arrays x, y, or x_train, y_train, x_val, y_val, x_test, y_test; OoD sets as ood_NAME."""
+def task_of_npz(file: Path, seed: int, image_size: int | None, channels: int | None) -> Task:
+    """Task of arrays x, y, or x_train, y_train, x_val, y_val, x_test, y_test; OoD sets as ood_NAME."""
     try:
         with file.open("rb") as opened, np.load(opened, allow_pickle=False) as saved:
             arrays = {name: saved[name] for name in saved.files}
-    except (OSError, ValueError, EOFError, KeyError) as error:
+    except Exception as error:  # NumPy's, zipfile's and zlib's errors have no common kind
         raise UsageError(f"{file}: not a whole .npz file of arrays ({' '.join(str(error).split())})") from None
-    except Exception as error:  # zipfile's and zlib's own errors
-        raise UsageError(f"{file}: not a whole .npz file of arrays ({error})") from None
     ood = {name[4:]: arrays[name] for name in arrays if name.startswith("ood_")}
     given = {level: (arrays[x], arrays[y]) for level, (x, y) in pairs_in(arrays, file).items()}
     return task_of_arrays(str(file.resolve()), file.stem, given, ood, seed, image_size, channels)
@@ -86,7 +80,7 @@ def task_of_npz(file: Path, seed: int, image_size: int | None, channels: int | N
 def task_of_pairs(
     source: Any, seed: int, image_size: int | None, channels: int | None, skip_broken: bool, say: Say
 ) -> Task:
-    """(x, y), or an object with `__len__` and `__getitem__` → (image, label)."""
+    """Task of (x, y), or of an object with `__len__` and `__getitem__` → (image, label)."""
     if isinstance(source, tuple) and len(source) == 2 and all(hasattr(each, "__len__") for each in source):
         return task_of_arrays("own-data", "own data", {"train": source}, {}, seed, image_size, channels)
     if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
@@ -108,16 +102,16 @@ def task_of_pairs(
             left_out.append(f"item {row}: {error}")
     refuse_broken(left_out, Path(type(source).__name__), skip_broken)
     y, names = numbered(labels)
-    called = getattr(source, "classes", None)  # as torchvision's sets have them
-    if called and names == tuple(str(k) for k in range(len(called))):
-        names = tuple(str(name) for name in called)
+    given = getattr(source, "classes", None)  # as torchvision's sets have them
+    if given and names == tuple(str(k) for k in range(len(given))):
+        names = tuple(str(name) for name in given)
     part = Decoded(torch.from_numpy(x[: len(labels)]), y, names, tuple(left_out))
-    task = own_task("own-data", type(source).__name__, {"train": part}, {}, seed, [])
+    task = user_task("own-data", type(source).__name__, {"train": part}, {}, seed, [])
     return replace(task, digest=digest_of({"train": (part.x, np.asarray(labels))}, {}))
 
 
 def look_of_items(source: Any) -> tuple[int, int]:
-    """(shorter side, channels) by a look at some items: grey only if all of them are."""
+    """Median of the shorter side, and channels, of a sample of the items: grey only if all of them are."""
     rows = range(0, len(source), max(1, len(source) // SAMPLE))
     pictures = [picture_of(as_pair(source[row])[0]) for row in rows]
     grey = all(each.mode in GREY for each in pictures)
@@ -133,6 +127,7 @@ def task_of_arrays(
     image_size: int | None = None,
     channels: int | None = None,
 ) -> Task:
+    """Task of pictures and labels by level, and of OoD pictures by name."""
     pictures = {level: as_pictures(x, f"x of {title}, {level}") for level, (x, _) in given.items()}
     shape = pictures["train"].shape
     look = Look(chosen_size(image_size, min(shape[2:]), shape[0]), channels or shape[1])
@@ -146,19 +141,19 @@ def task_of_arrays(
         parts[level] = Decoded(resized(x, look), together[start : start + len(x)], names)
         start += len(x)
     foreign = {key: resized(as_pictures(x, f"ood_{key} of {title}"), look) for key, x in ood.items()}
-    task = own_task(name, title, parts, foreign, seed, [])
+    task = user_task(name, title, parts, foreign, seed, [])
     given_ood = {key: as_pictures(x, key) for key, x in ood.items()}
     whole = dict(zip(pictures, zip(pictures.values(), labels, strict=True), strict=True))
     return replace(task, digest=digest_of(whole, given_ood))
 
 
-def own_task(
+def user_task(
     name: str, title: str, parts: Mapping[str, Decoded], ood: Mapping[str, Tensor], seed: int, notes: Sequence[str]
 ) -> Task:
-    """Cut what isn't given out of the training pictures, the same share of every class."""
+    """Task of decoded parts; those that aren't given are cut out of the training pictures, the same share per class."""
     if "all" in ood:
         raise UsageError(f"{title}: has an OoD set named all: that is what all sets together are called (rename it)")
-    parts, ood, doubles = once(parts, ood)
+    parts, ood, duplicates = without_duplicates(parts, ood)
     whole, names = parts["train"], parts["train"].class_names
     counts = whole.y.bincount(minlength=len(names)).tolist()
     fewest = names[counts.index(min(counts))]
@@ -193,30 +188,30 @@ def own_task(
         ood_validation=ood_validation,
         outliers=outliers,
     )
-    return replace(task, notes=(*chosen(task), *notes, *doubles, *warnings_of(names, counts)))
+    return replace(task, notes=(*choices(task), *notes, *duplicates, *class_warnings(names, counts)))
 
 
-def once(
+def without_duplicates(
     parts: Mapping[str, Decoded], ood: Mapping[str, Tensor]
 ) -> tuple[Mapping[str, Decoded], Mapping[str, Tensor], list[str]]:
-    """Each picture only the first time it is there, with test/ before val/ before training before ood/."""
+    """The first of equal pictures, in the order test/, val/, training, ood/, and a note on those left out."""
     levels = [level for level in ("test", "val", "train") if level in parts]
     sets = [*(parts[level].x for level in levels), *ood.values()]
     n_test = len(parts["test"].x) if "test" in parts else 0
     first = first_copies(sets)
-    double = first != torch.arange(len(first))
-    double[:n_test] = False
-    note = doubles_note(int(double[first < n_test].sum()), int(double[first >= n_test].sum()))
+    duplicate = first != torch.arange(len(first))
+    duplicate[:n_test] = False
+    note = duplicates_note(int(duplicate[first < n_test].sum()), int(duplicate[first >= n_test].sum()))
     if not note:
         return parts, ood, []
-    kept = (~double).split([len(x) for x in sets])  # type: ignore[no-untyped-call]
+    kept = (~duplicate).split([len(x) for x in sets])  # type: ignore[no-untyped-call]
     left = {k: replace(parts[k], x=parts[k].x[keep], y=parts[k].y[keep]) for k, keep in zip(levels, kept, strict=False)}
     foreign = {key: x[keep] for (key, x), keep in zip(ood.items(), kept[len(levels) :], strict=True) if keep.any()}
     return left, foreign, note
 
 
-def chosen(task: Task) -> list[str]:
-    """What was found and decided, in words."""
+def choices(task: Task) -> list[str]:
+    """Sentences about classes, size, splits and OoD sets, as found or chosen."""
     channels, size, _ = task.shape
     sizes = {key: len(getattr(task, key)) for key in ("train", "validation", "calibration", "test")}
     foreign = ", ".join(f"{key} {len(x):,}" for key, x in task.ood.items()) or "none (put pictures in ood/NAME/)"
@@ -228,24 +223,8 @@ def chosen(task: Task) -> list[str]:
     ]
 
 
-def warnings_of(names: Sequence[str], counts: Sequence[int]) -> list[str]:
-    few = [f"{name} {count}" for name, count in zip(names, counts, strict=True) if count < FEW]
-    warnings = []
-    if few:
-        more = f" and {len(few) - 5} more" if len(few) > 5 else ""
-        warnings.append(
-            f"warning: fewer than {FEW} pictures of {', '.join(few[:5])}{more}: expect poor results for them"
-        )
-    if max(counts) > IMBALANCED * min(counts):
-        large, small = names[counts.index(max(counts))], names[counts.index(min(counts))]
-        warnings.append(
-            f"warning: {large} has {max(counts):,} pictures and {small} {min(counts):,}: strongly imbalanced classes"
-        )
-    return warnings
-
-
-def chosen_size(told: int | None, side: int, n: int) -> int:
-    """As told, or what the pictures are nearer to; few of them don't carry the larger networks that 64 pixels need."""
-    if told is not None and told not in SIZES:
-        raise UsageError(f"--image-size = {told}: must be one of {', '.join(map(str, SIZES))}")
-    return told or (64 if side >= 48 and n >= MANY else 32)
+def chosen_size(requested: int | None, side: int, n: int) -> int:
+    """Image size as requested, or 64 for many large pictures: few don't carry the larger networks that this needs."""
+    if requested is not None and requested not in SIZES:
+        raise UsageError(f"--image-size = {requested}: must be one of {', '.join(map(str, SIZES))}")
+    return requested or (64 if side >= 48 and n >= MANY else 32)

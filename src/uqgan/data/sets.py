@@ -1,0 +1,77 @@
+"""A set of the paper, in the form a network takes: found, decoded, and cached."""
+
+from bisect import bisect
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from uqgan.data.cache import cached, content_of
+from uqgan.data.dataset import Decoded, Say, refuse_broken, silent, without_rows
+from uqgan.data.decode import Look, decode_all
+from uqgan.data.parquet import count_rows, read_labels, read_pictures
+from uqgan.data.sources import REPOSITORIES, files_of, splits_of
+
+
+def load_split(
+    name: str, split: str, size: int, channels: int, root: Path, skip_broken: bool = False, say: Say = silent
+) -> Decoded:
+    """Pictures of a split that is on this machine, decoded once."""
+    repository = REPOSITORIES[name]
+    files, look, columns = files_of(name, split, root), repository.look(size, channels), repository.columns
+
+    def decode() -> Decoded:
+        say(f"decoding {name}, {split}: {sum(count_rows(files)):,} pictures, once")
+        return decode_files(files, columns, look)
+
+    decoded = cached(f"{name}-{split}", content_of(files, root), look, columns, decode, say)
+    refuse_broken(decoded.left_out, files[0].parent, skip_broken)
+    return in_order(decoded, repository.official_classes())
+
+
+def load_part(
+    name: str, part: str, size: int, channels: int, root: Path, skip_broken: bool = False, say: Say = silent
+) -> Decoded | None:
+    """Pictures of all splits that make up `train` or `test`; None if there are none on this machine."""
+    whole = None
+    for split in splits_of(name, part, root):
+        decoded = load_split(name, split, size, channels, root, skip_broken, say)
+        whole = with_new_classes(whole, decoded, f"{name}, {split}") if whole else decoded
+    return whole
+
+
+def decode_files(files: Sequence[Path], columns: Sequence[str], look: Look) -> Decoded:
+    """Pictures and labels of Parquet files."""
+    image, label = columns
+    y, names = read_labels(files, label)
+    n_bytes = sum(file.stat().st_size for file in files)
+    x, broken = decode_all(lambda: read_pictures(files, image), look, len(y), n_bytes)
+    ends = np.cumsum(count_rows(files))
+    left_out = {row: f"{files[bisect(ends, row)].name}, row {row}: {why}" for row, why in broken.items()}
+    return without_rows(x, y, names, left_out)
+
+
+def in_order(decoded: Decoded, official: tuple[str, ...]) -> Decoded:
+    """The same pictures with classes numbered as in `official`, where these are the same classes."""
+    if decoded.class_names == official or set(decoded.class_names) != set(official):
+        return decoded
+    number = torch.tensor([official.index(name) for name in decoded.class_names])
+    return replace(decoded, y=number[decoded.y], class_names=official)
+
+
+def with_new_classes(whole: Decoded, more: Decoded, title: str) -> Decoded:
+    """Both splits, the second only with classes that the first lacks: of others it may hold the same pictures again."""
+    new = ~torch.isin(more.y, whole.y)
+    n = int((~new).sum())
+    said = (f"{n:,} pictures of {title} left out: their classes are in another training split",) if n else ()
+    if n == len(new):
+        return replace(whole, notes=(*whole.notes, *said))
+    return Decoded(
+        torch.cat([whole.x, more.x[new] if n else more.x]),
+        torch.cat([whole.y, more.y[new]]),
+        whole.class_names,
+        (*whole.left_out, *more.left_out),
+        (*whole.notes, *said),
+    )
