@@ -106,7 +106,7 @@ def test_a_saved_run_comes_back_bit_for_bit_with_it(method: str, moons: Task, tm
         assert torch.equal(getattr(before, score), getattr(after, score))
     assert loaded.record.plan == run.record.plan
     saved = (tmp_path / "config.yaml").read_text()
-    assert "\nown_classifier: MyNet\nsettings:\n  classifier: own\n" in saved
+    assert "\ncustom_classifier: MyNet\nsettings:\n  classifier: custom\n" in saved
 
 
 @pytest.mark.parametrize(("flat", "taken"), [(lambda x: x.view(len(x), -1), False), (lambda x: x.flatten(1), True)])
@@ -139,8 +139,8 @@ class Odd(MyNet):
         (nn.Identity(), "classifier = Identity: has no weights to train (give it parameters that require gradients)"),
         (MyNet().requires_grad_(False), "classifier = MyNet: has no weights to train"),
         (MyNet, "MyNet'>: must be an nn.Module, already built (MyNet(), not MyNet)"),
-        ("lent", "classifier = 'lent': must be one of 'mlp', 'lenet', 'resnet' or 'own'"),
-        ("own", "classifier = own: needs your network (in Python: uqgan.fit(…, classifier=MyNet()))"),
+        ("lent", "classifier = 'lent': must be one of 'mlp', 'lenet', 'resnet' or 'custom'"),
+        ("custom", "classifier = custom: needs your network (in Python: uqgan.fit(…, classifier=MyNet()))"),
     ],
 )
 def test_what_cannot_be_one_is_refused_before_anything_is_touched(net: Any, sentence: str, tmp_path: Path) -> None:
@@ -160,11 +160,11 @@ def test_what_cannot_be_copied_is_refused(moons: Task) -> None:
 
 def test_it_goes_with_a_config_whose_autoencoder_must_fit_still(moons: Task) -> None:
     run = uqgan.fit("uqgan", moons, config=load_config("moons", overrides=SMALL), classifier=MyNet())
-    assert run.record.plan.config.classifier == "own"
+    assert run.record.plan.config.classifier == "custom"
     with pytest.raises(UsageError, match=r"autoencoder\.kind = small: does not take inputs of shape \(2,\)"):
-        uqgan.fit("uqgan", moons, config=Config(classifier="own", autoencoder={"kind": "small"}), classifier=MyNet())
-    with pytest.raises(UsageError, match="classifier = own: needs your network"):
-        uqgan.fit("uqgan", moons, config=Config(classifier="own"))
+        uqgan.fit("uqgan", moons, config=Config(classifier="custom", autoencoder={"kind": "small"}), classifier=MyNet())
+    with pytest.raises(UsageError, match="classifier = custom: needs your network"):
+        uqgan.fit("uqgan", moons, config=Config(classifier="custom"))
 
 
 def test_its_dropout_stays_on_in_prediction_only_where_passes_are_drawn(moons: Task) -> None:
@@ -238,29 +238,29 @@ def test_a_run_out_of_time_goes_on_to_the_same_weights_and_statistics(method: st
             fit(folder=tmp_path, max_minutes=1e-9)
     assert same(fit(folder=tmp_path, resume=True), whole)
     assert same(fit(folder=tmp_path, resume=True), whole)  # now finished, so loaded
-    with pytest.raises(UsageError, match=r"other settings \(own_classifier was MyNet, is Linear\)"):
+    with pytest.raises(UsageError, match=r"other settings \(custom_classifier was MyNet, is Linear\)"):
         uqgan.fit(method, moons, classifier=nn.Linear(2, 2), folder=tmp_path, resume=True, **SMALL)
 
 
 @pytest.fixture(scope="module")
-def own_run(moons: Task, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("own")
+def custom_run(moons: Task, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("custom")
     uqgan.fit("uqgan", moons, classifier=MyNet(), folder=folder, **SMALL)
     return folder
 
 
-def test_a_run_loaded_without_its_network_says_how_to_give_it(own_run: Path) -> None:
+def test_a_run_loaded_without_its_network_says_how_to_give_it(custom_run: Path) -> None:
     with pytest.raises(UsageError) as error:
-        uqgan.load(own_run)
-    call = f'uqgan.load("{own_run}", classifier=MyNet())'
-    assert str(error.value) == f"run = {own_run}: has a classifier of your own, MyNet (in Python: {call})"
+        uqgan.load(custom_run)
+    call = f'uqgan.load("{custom_run}", classifier=MyNet())'
+    assert str(error.value) == f"run = {custom_run}: has a user-supplied classifier, MyNet (in Python: {call})"
 
 
 @pytest.mark.parametrize("net", [MyNet(width=8), nn.Sequential(nn.Linear(2, 2))])
-def test_a_network_that_the_weights_do_not_fit_is_refused(net: nn.Module, own_run: Path) -> None:
+def test_a_network_that_the_weights_do_not_fit_is_refused(net: nn.Module, custom_run: Path) -> None:
     rule = r"does not take the weights in .* \(build MyNet as it was for training\)"
     with pytest.raises(UsageError, match=f"classifier = {type(net).__name__}: {rule}"):
-        uqgan.load(own_run, classifier=net)
+        uqgan.load(custom_run, classifier=net)
 
 
 def test_a_network_for_a_run_that_has_none_of_ones_own_is_refused(moons: Task, tmp_path: Path) -> None:
@@ -272,21 +272,24 @@ def test_a_network_for_a_run_that_has_none_of_ones_own_is_refused(moons: Task, t
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["evaluate", "RUN"], "has a classifier of your own, MyNet (in Python: "),
-        (["report", "RUN"], "has a classifier of your own, MyNet (in Python: "),
-        (["generate", "RUN", "--class", "0"], "has a classifier of your own, MyNet (in Python: "),
-        (["train", "moons", "--output", "RUN", "--resume"], "holds a run with other settings (classifier was own, is "),
-        (["train", "moons", "--output", "RUN", "--classifier", "own"], "classifier = own: needs your network"),
+        (["evaluate", "RUN"], "has a user-supplied classifier, MyNet (in Python: "),
+        (["report", "RUN"], "has a user-supplied classifier, MyNet (in Python: "),
+        (["generate", "RUN", "--class", "0"], "has a user-supplied classifier, MyNet (in Python: "),
+        (
+            ["train", "moons", "--output", "RUN", "--resume"],
+            "holds a run with other settings (classifier was custom, is ",
+        ),
+        (["train", "moons", "--output", "RUN", "--classifier", "custom"], "classifier = custom: needs your network"),
     ],
 )
 def test_commands_about_it_end_in_one_sentence_and_status_2(
     words: list[str],
     sentence: str,
-    own_run: Path,
+    custom_run: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["uqgan", *(str(own_run) if word == "RUN" else word for word in words)])
+    monkeypatch.setattr(sys, "argv", ["uqgan", *(str(custom_run) if word == "RUN" else word for word in words)])
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code == 2
