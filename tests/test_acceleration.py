@@ -1,6 +1,7 @@
 import subprocess
 import sys
 from copy import deepcopy
+from itertools import pairwise
 
 import pytest
 import torch
@@ -81,7 +82,7 @@ def test_overlapped_phases_come_in_the_order_of_the_plain_loop() -> None:
     iterate = overlapped(first, second, third, CPU, print)  # type: ignore[arg-type]
     batches = [(torch.tensor(k),) for k in range(4)]
     first(*batches[0])  # type: ignore[operator]
-    for now, following in zip(batches, batches[1:], strict=False):
+    for now, following in pairwise(batches):
         iterate(now, following)
     assert done == [f"{name}{k}" for k in range(3) for name in "DGC"] + ["D3"]
 

@@ -70,7 +70,9 @@ def test_a_run_with_a_damaged_file_is_refused_with_its_name(run: Path, name: str
 def test_weights_of_other_networks_are_refused(run: Path) -> None:
     text = (run / "config.yaml").read_text().replace("noise: 128", "noise: 64")
     (run / "config.yaml").write_text(text)
-    with pytest.raises(UsageError, match=r"does not fit the networks of config\.yaml; it was written by uqgan 0.* \(train it again\)"):
+    with pytest.raises(
+        UsageError, match=r"does not fit the networks of config\.yaml; it was written by uqgan 0.* \(train it again\)"
+    ):
         uqgan.load(run)
 
 

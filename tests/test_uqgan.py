@@ -15,7 +15,6 @@ from uqgan.methods.uqgan import GAN_BETAS, ShieldedNetworks, encode_all, fit_joi
 from uqgan.models.autoencoders import make_autoencoder
 from uqgan.models.gan import Critic
 from uqgan.regulariser import spread_loss
-from uqgan.regulariser import spread_loss
 from uqgan.training import decay, frozen, minimize, set_lr
 
 STEPS = 5

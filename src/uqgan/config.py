@@ -110,7 +110,7 @@ def load_config(
     overrides: Mapping[str, Any] | None = None,
     fitting: Mapping[str, Any] | None = None,
 ) -> Config:
-    """A task's settings (or those `fitting` user-supplied data), then those of a YAML file, then the overrides (a tree of sections)."""
+    """Settings of a task, or those `fitting` user-supplied data; then a YAML file's, then the overrides (a tree)."""
     layers = [task_settings(task) if fitting is None else fitting, read_yaml(file) if file else {}, overrides or {}]
     tree: dict[str, Any] = {}
     for layer in layers:
@@ -154,7 +154,7 @@ def task_settings(task: str) -> dict[str, Any]:
 
 
 def settings_for_pictures(shape: tuple[int, ...], n_train: int) -> dict[str, Any]:
-    """Settings that fit user-supplied pictures of that shape and number: small networks for grey or few ones, less training for few."""
+    """Settings for user-supplied pictures: small networks for grey or few ones, less training for few."""
     channels, size, _ = shape
     small = size == 32 and (channels == 1 or n_train < 2_000)
     batch_size, iterations, epochs = (64, 400, 50) if n_train < 2_000 else (256, 2_000, 100)

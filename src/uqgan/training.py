@@ -66,9 +66,7 @@ def accuracy_on(nets: Networks, data: Dataset, probs_of: Callable[[Logits], Prob
     """Share of samples that get their true label, by the mean over some draws where networks draw."""
     nets.eval()
     times = VALIDATION_DRAWS if nets.draws else 1
-    mean_probs = (
-        torch.cat([probs_of(nets.logits(x, 1)) for _ in range(times)]).mean(0) for x in equal_chunks(data.x)
-    )
+    mean_probs = (torch.cat([probs_of(nets.logits(x, 1)) for _ in range(times)]).mean(0) for x in equal_chunks(data.x))
     votes = torch.cat([probs.argmax(1) for probs in mean_probs])
     return float((votes[: len(data)] == data.y).sum()) / len(data)
 

@@ -57,7 +57,13 @@ def doctor(*, as_json: Json = False, voice: Voice = Voice()) -> None:
         {"what": "device", "found": describe(choose_device())},
         {"what": "cores", "found": f"{os.cpu_count()} ({torch.get_num_threads()} threads in use)"},
     ]
-    extras = {"tensorboard": "tensorboard", "huggingface_hub": "hf", "ray": "cluster", "fastapi": "serve", "onnx": "onnx"}
+    extras = {
+        "tensorboard": "tensorboard",
+        "huggingface_hub": "hf",
+        "ray": "cluster",
+        "fastapi": "serve",
+        "onnx": "onnx",
+    }
     rows += [
         {"what": name, "found": "installed" if importlib.util.find_spec(name) else f"not installed ({extra})"}
         for name, extra in extras.items()

@@ -118,7 +118,9 @@ class Method:
         self, shape: tuple[int, ...], n_classes: int, config: Config, user_classifier: nn.Module | None = None
     ) -> Predictor:
         """The method's networks, not trained yet; each member gets a copy of a user-supplied classifier."""
-        return self._predictor([self._networks(shape, n_classes, config, user_classifier) for _ in range(self.members)], n_classes)
+        return self._predictor(
+            [self._networks(shape, n_classes, config, user_classifier) for _ in range(self.members)], n_classes
+        )
 
     def fit(self, task: Task, config: Config, log: Log, user_classifier: nn.Module | None = None) -> Predictor:
         """Train on the device that holds the task's data."""
@@ -144,7 +146,9 @@ class Method:
         predictor.make_fast(config)
         return predictor
 
-    def _networks(self, shape: tuple[int, ...], n_classes: int, config: Config, user_classifier: nn.Module | None) -> Networks:
+    def _networks(
+        self, shape: tuple[int, ...], n_classes: int, config: Config, user_classifier: nn.Module | None
+    ) -> Networks:
         nets = self.recipe.networks(shape, n_classes, config, self.dropout, user_classifier)
         if self.passes > 1 and not nets.draws:
             raise UsageError(f"{self.title}: passes = {self.passes}: its networks have nothing to draw (set dropout)")
@@ -159,7 +163,9 @@ class Method:
             return []
         sets = [x.to(task.train.x.device) for x in task.outliers.values() if len(x)]
         if not sets:
-            raise UsageError(f"task = {task.name}: has no outliers to train {self.title} on (add pictures in ood/NAME/)")
+            raise UsageError(
+                f"task = {task.name}: has no outliers to train {self.title} on (add pictures in ood/NAME/)"
+            )
         return sets
 
     def _key(self, task: Task, config: Config, seed: int) -> str:
