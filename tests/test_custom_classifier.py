@@ -277,7 +277,7 @@ def test_a_network_for_a_run_that_has_none_of_ones_own_is_refused(moons: Task, t
         (["generate", "RUN", "--class", "0"], "has a user-supplied classifier, MyNet (in Python: "),
         (
             ["train", "moons", "--output", "RUN", "--resume"],
-            "holds a run with other settings (classifier was custom, is ",
+            "other settings (classifier was custom, is ",
         ),
         (["train", "moons", "--output", "RUN", "--classifier", "custom"], "classifier = custom: needs your network"),
     ],
