@@ -2,7 +2,14 @@
 
 import io
 import os
-from typing import Any
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import joblib
 import numpy as np
@@ -11,6 +18,7 @@ from PIL import Image
 
 from uqgan.data import decode as decoding
 from uqgan.data.decode import Encoded, Look, Outcome, decode, decode_all
+from uqgan.errors import UsageError
 
 LOOK = Look(size=8, channels=3)
 
@@ -45,17 +53,106 @@ def test_pictures_keep_their_rows_and_broken_ones_are_said() -> None:
     assert found[1] == {4: "not a png, jpg, webp or bmp picture"}
 
 
-def test_work_goes_to_other_processes_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = (os.getpid, (), {})
-    pids: list[int] = []
+@pytest.mark.parametrize(("n_bytes", "pays"), [(0, False), (100 * decoding.COSTLY, True)])
+def test_work_goes_to_other_processes_where_it_pays(n_bytes: int, pays: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("decoded here")
 
-    def with_pid(batch: Any, look: Look) -> Any:
-        return here
-
-    monkeypatch.setattr(joblib, "delayed", lambda _: with_pid)
     monkeypatch.setattr(decoding, "PAYS_FROM", 100)
-    for n, n_bytes in ((99, 0), (100, 0), (1, 100 * decoding.COSTLY)):
-        with pytest.raises(TypeError) as caught:  # a number is no outcome
-            decode_all(lambda: BATCHES, LOOK, n, n_bytes)
-        pids.append(n)
-    assert caught
+    monkeypatch.setattr(decoding, "pixels", never)
+    if pays:
+        assert decode_all(lambda: BATCHES, LOOK, TOTAL, n_bytes)[1] == {4: "not a png, jpg, webp or bmp picture"}
+    else:
+        with pytest.raises(AssertionError, match="decoded here"):
+            decode_all(lambda: BATCHES, LOOK, TOTAL, n_bytes)
+
+
+def test_if_a_worker_is_killed_this_process_decodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds: list[int] = []
+
+    def read() -> Iterator[list[Encoded]]:
+        rounds.append(len(rounds))
+        if rounds[-1]:
+            monkeypatch.undo()
+        yield from BATCHES
+
+    monkeypatch.setattr(joblib, "delayed", lambda _: lambda *_: (os._exit, (1,), {}))
+    assert same(decode_all(read, LOOK, TOTAL, 0))
+    assert rounds == [0, 1]
+
+
+def test_an_error_while_reading_is_the_callers() -> None:
+    def read() -> Iterator[list[Encoded]]:
+        yield BATCHES[0]
+        raise UsageError("damaged")
+
+    with pytest.raises(UsageError, match="damaged"):
+        decode_all(read, LOOK, TOTAL, 0)
+
+
+SCRIPT = """
+    import time
+    from uqgan.data import decode as decoding
+
+    print("run", flush=True)
+    decoding.PAYS_FROM = 1
+    decoding.joblib.cpu_count = lambda: 2
+
+    def read():
+        for k in range({batches}):
+            yield [b"no picture"] * 500
+            if k == 20:
+                print("reading", flush=True)
+
+    x, broken = decoding.decode_all(read, decoding.Look(8, 1), 500 * {batches}, 0)
+    print(len(broken), flush=True)
+"""
+
+
+def start(batches: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-W", "error", "-c", textwrap.dedent(SCRIPT).format(batches=batches)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def members(session: int) -> list[int]:
+    """Processes of a session that are still running."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, ProcessLookupError):
+            if os.getsid(int(folder.name)) == session and " Z " not in (folder / "stat").read_text():
+                found.append(int(folder.name))
+    return found
+
+
+def assert_alone(process: subprocess.Popen[str]) -> None:
+    """No process of a script's session is left, soon after it has ended."""
+    deadline = time.monotonic() + 10
+    while members(process.pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_a_script_runs_once_and_leaves_no_process_behind() -> None:
+    process = start(30)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out.split(), err) == (0, ["run", "reading", "15000"], "")
+    assert_alone(process)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+@pytest.mark.parametrize("all_get_it", [True, False])
+def test_ctrl_c_ends_decoding_promptly(all_get_it: bool) -> None:
+    process = start(100_000)
+    assert process.stdout
+    while process.stdout.readline() != "reading\n":
+        assert process.poll() is None
+    begun = time.monotonic()
+    if all_get_it:  # as from a terminal
+        os.killpg(process.pid, signal.SIGINT)
+    else:
+        process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert time.monotonic() - begun < 5
+    assert "KeyboardInterrupt" in err
+    assert_alone(process)
