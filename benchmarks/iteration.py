@@ -27,9 +27,9 @@ from uqgan.acceleration import choose_device
 from uqgan.config import Config, parse
 from uqgan.data.dataset import Dataset
 from uqgan.data.tasks import Task
+from uqgan.environment import COMMIT, describe, versions
 from uqgan.log import Log
 from uqgan.methods import METHODS, uqgan
-from uqgan.runs import COMMIT, describe, versions
 
 SHAPES = {"mnist": (1, 32, 5), "cifar10": (3, 32, 5), "cifar100": (3, 32, 50), "tiny-imagenet": (3, 64, 100)}
 """Channels, height and width, classes."""

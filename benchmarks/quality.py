@@ -26,11 +26,12 @@ import torch
 
 import uqgan
 from uqgan import metrics
+from uqgan.environment import COMMIT
 from uqgan.errors import UsageError
 from uqgan.evaluation import Outputs, evaluate, ranking
 from uqgan.files import write_json
 from uqgan.methods import METHODS
-from uqgan.runs import COMMIT, SCORES, write_scores
+from uqgan.runs import SCORES, write_scores
 
 RESULTS = Path(__file__).parent.parent / "results"
 

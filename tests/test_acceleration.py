@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from uqgan import acceleration
-from uqgan.acceleration import Compiled, SideStream, accelerate, adam, compiled, overlapped, own_randomness, prepare
+from uqgan.acceleration import Compiled, accelerate, adam, compiled, overlapped, own_randomness, prepare
 from uqgan.config import parse
 from uqgan.data.dataset import equal_chunks
 from uqgan.methods import METHODS
@@ -61,15 +61,6 @@ def test_on_a_cpu_a_step_stays_as_it_is_and_nothing_is_compiled() -> None:
 
     assert accelerate(step, CPU, print) is step
     assert compiled(step, CPU) is step
-
-
-def test_on_a_cpu_work_aside_is_done_in_its_turn() -> None:
-    done, aside = [], SideStream(CPU)
-    with aside:
-        done.append("first")
-    done.append("second")
-    aside.join()
-    assert done == ["first", "second"]
 
 
 def test_overlapped_phases_come_in_the_order_of_the_plain_loop() -> None:
@@ -194,23 +185,21 @@ def test_a_compiled_loss_is_told_right_and_learnt_from_alike(n_classes: int, in_
 
 
 @on_gpu
-def test_work_aside_is_done_when_it_is_joined() -> None:
-    device, aside = torch.device("cuda"), SideStream(torch.device("cuda"))
+def test_overlapped_phases_are_done_when_the_iteration_is() -> None:
+    device = torch.device("cuda")
 
-    def step(x: Tensor) -> Tensor:
-        with aside:
-            slow = x
-            for _ in range(50):
-                slow = slow @ x
-        other = x + 1
-        aside.join()
-        return slow + other
+    def slow(x: Tensor) -> Tensor:
+        power = x
+        for _ in range(50):
+            power = power @ x
+        return power
 
-    fast = accelerate(step, device, print)
+    iterate = overlapped(lambda x: x + 1, lambda x: x + 2, slow, device, print)
     for k in range(6):
         factor = 1 + k / 1000
         x = factor * torch.eye(512, device=device)
-        assert_close(fast(x), factor**50 * x + x + 1)
+        first, second, third = iterate((x,), (2 * x,))
+        assert_close(first + second + third, 2 * x + 1 + x + 2 + factor**50 * x)
 
 
 def test_a_copy_of_a_prepared_network_is_a_network_of_its_own() -> None:

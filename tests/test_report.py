@@ -13,12 +13,13 @@ from markupsafe import escape
 from uqgan import curves, plots
 from uqgan.config import load_config
 from uqgan.data.tasks import Task, load_task
+from uqgan.environment import circumstances
 from uqgan.evaluation import evaluate, predict_task, ranking
 from uqgan.health import warnings
 from uqgan.methods import METHODS
 from uqgan.metrics import paired_bootstrap
 from uqgan.report import Chapter, clearly_best, heat_maps, percent, render, write_report
-from uqgan.runs import Plan, Record, circumstances
+from uqgan.runs import Plan, Record
 
 VOID = {"meta", "img", "br", "link", "input", "hr"}
 ODD = ("$\\frac{", "猫")

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from types import MethodType, TracebackType
+from types import MethodType
 from typing import Any, Generic, Literal, TypeVar
 
 import torch
@@ -204,36 +204,6 @@ def _lowered(method: Callable[..., Tensor], bf16: bool) -> Callable[..., Tensor]
     return run
 
 
-class SideStream:
-    """Work that may run beside what comes after it: on CUDA on a second stream, until it is joined.
-
-        with side_stream: ...
-        ...
-        side_stream.join()
-
-    What the second stream reads must be kept until then.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-
-    def __enter__(self) -> None:
-        if self.stream:
-            self.stream.wait_stream(torch.cuda.current_stream())
-            self._within = torch.cuda.stream(self.stream)
-            self._within.__enter__()  # type: ignore[no-untyped-call]
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.stream:
-            self._within.__exit__(kind, error, trace)
-
-    def join(self) -> None:
-        if self.stream:
-            torch.cuda.current_stream().wait_stream(self.stream)
-
-
 def overlapped(
     first: Callable[..., T],
     second: Callable[..., T],
@@ -247,16 +217,20 @@ def overlapped(
     takes a batch and the next one and does second(bₜ), then third(bₜ) beside first(bₜ₊₁), the same steps in the same
     order on one stream. Neither of these two may write what the other reads. first(b₀) is left to the caller.
     """
-    side_stream = SideStream(device)
+    stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def iterate(*batches: Tensor) -> tuple[T, T, T]:
         size = len(batches) // 2
         now, following = batches[:size], batches[size:]
         from_second = second(*now)
-        with side_stream:
+        if stream is None:
+            from_third = third(*now)
+            return first(*following), from_second, from_third
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
             from_third = third(*now)
         from_first = first(*following)
-        side_stream.join()
+        torch.cuda.current_stream().wait_stream(stream)
         return from_first, from_second, from_third
 
     step = accelerate(iterate, device, say)

@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from uqgan.acceleration import choose_device
 from uqgan.config import Config, check_networks, load_config, settings_for_pictures, suggest
 from uqgan.data.tasks import TASKS, Task, load_task
+from uqgan.environment import circumstances
 from uqgan.errors import UsageError
 from uqgan.evaluation import Outputs, evaluate, predict_task
 from uqgan.log import Log
 from uqgan.methods import METHODS
 from uqgan.models.user import UserClassifier
-from uqgan.runs import Plan, Record, check_same_data, circumstances, claim_folder, finished, remove_run, write_scores
+from uqgan.runs import Plan, Record, check_same_data, claim_folder, finished, remove_run, write_scores
 from uqgan.uncertainty import Prediction
 
 MOST_EXAMPLES = 10_000

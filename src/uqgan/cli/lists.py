@@ -50,7 +50,7 @@ def doctor(*, as_json: Json = False, voice: Voice = Voice()) -> None:
     import torch
 
     from uqgan.acceleration import choose_device
-    from uqgan.runs import describe, versions
+    from uqgan.environment import describe, versions
 
     rows = [{"what": name, "found": version} for name, version in versions().items()]
     rows += [

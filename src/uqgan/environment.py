@@ -1,0 +1,71 @@
+"""What a result depends on beside its settings: device, versions of the packages, commit of the source."""
+
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from uqgan import __version__
+
+
+def circumstances(
+    device: torch.device, seconds: float, stopped: str | None, stages: Mapping[str, float], reused: Sequence[str] = ()
+) -> dict[str, Any]:
+    """What a result depends on beside its settings: device, versions, and the time of each stage.
+
+    `reused` names the stages that were taken from the cache; their times are those of the run that trained them.
+    """
+    return {
+        "finished": stopped is None,
+        "stopped": stopped,
+        "device": describe(device),
+        "threads": torch.get_num_threads(),
+        "seconds": round(seconds, 1),
+        "stage_seconds": {name: round(value, 1) for name, value in stages.items()},
+        "reused": list(reused),
+        "command": " ".join(["uqgan", *sys.argv[1:]]) if Path(sys.argv[0]).stem == "uqgan" else None,
+        "versions": versions(),
+        "commit": COMMIT,
+    }
+
+
+def versions() -> dict[str, str]:
+    packages = ("torch", "numpy", "scikit-learn", "safetensors", "pydantic")
+    own = {"uqgan": __version__, "python": platform.python_version()}
+    return own | {name: _version(name) for name in packages}
+
+
+def describe(device: torch.device) -> str:
+    """A device in words."""
+    if device.type == "cuda":
+        return f"cuda ({torch.cuda.get_device_name(device)})"
+    return f"{device.type} ({platform.processor() or platform.machine()})"
+
+
+def source_commit() -> str | None:
+    """Of the source tree that runs, where it is one; with a + if it was changed since."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    try:
+        head, changes = (
+            subprocess.run([*git, *words], capture_output=True, check=True, text=True, timeout=5).stdout.strip()
+            for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no", "."])
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return head + "+" if changes else head
+
+
+COMMIT = source_commit()
+"""When the program started: the tree may change while it runs."""
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
