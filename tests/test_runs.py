@@ -79,7 +79,16 @@ def test_weights_of_other_networks_are_refused(run: Path) -> None:
 def test_a_method_of_another_version_is_refused(run: Path) -> None:
     text = (run / "config.yaml").read_text().replace("method: uqgan", "method: magic")
     (run / "config.yaml").write_text(text)
-    with pytest.raises(UsageError, match=r"method = magic: unknown to this version"):
+    with pytest.raises(UsageError, match=r"config\.yaml: method = magic: unknown \(it was saved by another version"):
+        uqgan.load(run)
+
+
+def test_a_run_of_the_old_layout_is_one_sentence(run: Path) -> None:
+    text = (run / "config.yaml").read_text().replace("  autoencoder:\n", "  autoencoder:\n    fresh: false\n")
+    (run / "config.yaml").write_text(text)
+    with pytest.raises(
+        UsageError, match=r"autoencoder\.fresh: unknown setting \(it was saved by another version .*train it again"
+    ):
         uqgan.load(run)
 
 

@@ -60,7 +60,7 @@ class Plan:
         tree = _parsed(folder, CONFIG, yaml.safe_load)
         try:
             if tree["method"] not in METHODS:
-                raise UsageError(f"{folder / CONFIG}: method = {tree['method']}: unknown to this version of uqgan")
+                raise UsageError(f"method = {tree['method']}: unknown")
             return Plan(
                 task=str(tree["task"]),
                 method=tree["method"],
@@ -71,8 +71,10 @@ class Plan:
                 digest=str(tree.get("digest", "")),
                 custom_classifier=str(tree.get("custom_classifier", "")),
             )
-        except UsageError:
-            raise
+        except UsageError as error:
+            raise UsageError(
+                f"{folder / CONFIG}: {error} (it was saved by another version of uqgan: train it again)"
+            ) from None
         except (KeyError, TypeError, ValueError, AttributeError):
             raise UsageError(f"{folder / CONFIG}: damaged, or no run's (choose another folder)") from None
 

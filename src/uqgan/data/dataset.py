@@ -1,4 +1,4 @@
-"""A data set is two tensors on a device: no loaders, no workers (decision 0002)."""
+"""Data sets as two tensors on a device, without loaders (decision 0002), and the batches drawn from them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ class Batch(NamedTuple):
     x: Images
     y: Labels
     view: Tensor
-    """Which they are: places in the data set, and behind its last one those of its mirror images."""
+    """Indices in the data set; an index raised by its length stands for the mirror image."""
 
 
 @dataclass(frozen=True)
@@ -78,18 +78,18 @@ class Dataset:
         return Dataset(self.x.index_select(0, rows), self.y[rows])  # several times faster than x[rows]
 
     def keep(self, classes: Iterable[int]) -> "Dataset":
-        """Only these classes, re-numbered from 0 in ascending order."""
+        """Samples of these classes, which are numbered from 0 in ascending order."""
         chosen = torch.tensor(sorted(set(classes)), device=self.y.device)
         kept = self[torch.isin(self.y, chosen)]
         return Dataset(kept.x, torch.searchsorted(chosen, kept.y))
 
     def split(self, share: float, seed: int) -> tuple["Dataset", "Dataset"]:
-        """Cut at random: first what is left, then the share. The same seed cuts alike on every platform."""
+        """Random split into the rest and the share; the same seed splits alike on every platform."""
         rest, part = split_indices(len(self), share, seed)
         return self[rest], self[part]
 
     def class_frequencies(self, n_classes: int) -> Prior:
-        """p̂(y): how often each class occurs."""
+        """Relative frequencies of the classes, p̂(y)."""
         return self.y.cpu().bincount(minlength=n_classes).double().div(len(self)).float().to(self.y.device)
 
     def steps_per_epoch(self, batch_size: int, drop_last: bool) -> int:
@@ -99,7 +99,7 @@ class Dataset:
     def batches(
         self, batch_size: int, steps: range, seed: int, drop_last: bool = True, flip: bool = False
     ) -> Iterator[Batch]:
-        """The batches of these steps, mirrored by chance if `flip`.
+        """Batches of these steps, each sample mirrored by chance if `flip`.
 
         A step's samples follow from the seed alone, so a run can be resumed anywhere.
         """
@@ -114,7 +114,7 @@ class Dataset:
             yield self.look(order[start : start + batch_size], flip)
 
     def look(self, view: Tensor, flip: bool = True) -> Batch:
-        """The samples at these places; len(self) further on they are mirrored left to right."""
+        """Samples at these indices; those of indices raised by len(self) are mirrored left to right."""
         place = view % len(self) if flip else view
         x = as_input(self.x[place])
         if flip:
@@ -155,19 +155,19 @@ def as_input(x: Tensor) -> Images:
 
 
 def equal_chunks(x: Tensor, size: int = CHUNK) -> Iterator[Images]:
-    """All samples in chunks of one size, the last filled up with zeros: a compiled network sees one shape only."""
+    """Samples in chunks of one size, the last padded with zeros, so that a compiled network sees one shape only."""
     for chunk in x.split(size):  # type: ignore[no-untyped-call]
         missing = size - len(chunk) if len(x) > size or x.is_cuda else 0
         yield as_input(torch.cat([chunk, chunk.new_zeros(missing, *chunk.shape[1:])]) if missing else chunk)
 
 
 def permutation(n: int, seed: int, epoch: int = 0) -> Tensor:
-    """A shuffle drawn on the CPU, so that it's the same for every device."""
+    """Random order drawn on the CPU, so that it is the same for every device."""
     return torch.randperm(n, generator=_drawn_for(seed, epoch))
 
 
 def epoch_views(n: int, seed: int, epoch: int, flip: bool) -> Tensor:
-    """Each sample's place once, shuffled; with `flip` half of them, by chance, are n further on: mirrored."""
+    """Indices of all samples in random order; with `flip` about half of them are raised by n: mirrored."""
     generator = _drawn_for(seed, epoch)
     order = torch.randperm(n, generator=generator)
     return order + n * torch.randint(2, (n,), generator=generator) if flip else order
@@ -178,7 +178,7 @@ def _drawn_for(seed: int, epoch: int) -> torch.Generator:
 
 
 def split_indices(n: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Indices 0 … n-1 in two disjoint parts, the second of size ⌊share · n⌋."""
+    """Random split of the indices 0 … n-1, the second part of size ⌊share · n⌋."""
     order = permutation(n, seed)
     part = int(share * n)
     return order[: n - part], order[n - part :]

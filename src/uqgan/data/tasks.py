@@ -118,11 +118,11 @@ def load_task(
 def paper_task(
     name: str, title: str, family: str, known: Sequence[int], seed: int, root: Path, skip_broken: bool, say: Say
 ) -> Task:
-    """Task of the paper, made of the sets on this machine."""
+    """Task of the paper: its sets are found on this machine, decoded or read from the cache, and split."""
     outline = TASKS[family]
     _find(name, family, root, say)
     parts = {
-        (key, part): load_part(key, part, outline.size, outline.channels, root, skip_broken, say)  # decoded, cached
+        (key, part): load_part(key, part, outline.size, outline.channels, root, skip_broken, say)
         for key in (family, *outline.ood)
         for part in ("train", "test")
     }

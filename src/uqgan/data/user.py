@@ -131,20 +131,17 @@ def task_of_arrays(
     pictures = {level: as_pictures(x, f"x of {title}, {level}") for level, (x, _) in given.items()}
     shape = pictures["train"].shape
     look = Look(chosen_size(image_size, min(shape[2:]), shape[0]), channels or shape[1])
-    labels = [np.asarray(y) for _, y in given.values()]
-    for (level, x), y in zip(pictures.items(), labels, strict=True):
-        if y.ndim != 1 or len(y) != len(x):
-            raise UsageError(f"y of {title}, {level}: has shape {y.shape}: must have one label for each of {len(x):,}")
-    together, names = numbered(np.concatenate(labels))
-    parts, start = {}, 0
-    for level, x in pictures.items():
-        parts[level] = Decoded(resized(x, look), together[start : start + len(x)], names)
-        start += len(x)
-    foreign = {key: resized(as_pictures(x, f"ood_{key} of {title}"), look) for key, x in ood.items()}
-    task = user_task(name, title, parts, foreign, seed, [])
-    given_ood = {key: as_pictures(x, key) for key, x in ood.items()}
-    whole = dict(zip(pictures, zip(pictures.values(), labels, strict=True), strict=True))
-    return replace(task, digest=digest_of(whole, given_ood))
+    labels = {level: np.asarray(y) for level, (_, y) in given.items()}
+    for level, y in labels.items():
+        n = len(pictures[level])
+        if y.ndim != 1 or len(y) != n:
+            raise UsageError(f"y of {title}, {level}: has shape {y.shape}: must have one label for each of {n:,}")
+    together, names = numbered(np.concatenate(list(labels.values())))
+    numbers = together.split([len(y) for y in labels.values()])  # type: ignore[no-untyped-call]
+    parts = {k: Decoded(resized(x, look), y, names) for (k, x), y in zip(pictures.items(), numbers, strict=True)}
+    foreign = {key: as_pictures(x, f"ood_{key} of {title}") for key, x in ood.items()}
+    task = user_task(name, title, parts, {key: resized(x, look) for key, x in foreign.items()}, seed, [])
+    return replace(task, digest=digest_of({level: (x, labels[level]) for level, x in pictures.items()}, foreign))
 
 
 def user_task(
