@@ -1,4 +1,4 @@
-"""Where a step runs fast: device, bf16, channels-last, compiled objectives, and one CUDA graph an iteration.
+"""Where a step runs fast: device, bf16, channels-last, compiled objectives, and one CUDA graph per iteration.
 
 A recipe stays as it is. Its networks are prepared in place, its objectives and its step are wrapped:
 
@@ -36,7 +36,7 @@ WARM_UP = 3
 
 
 def choose_device(name: str = "auto") -> torch.device:
-    """`auto` takes the fastest there is."""
+    """Device by name; `auto` takes the fastest available."""
     available: dict[str, Callable[[], bool]] = {
         "cuda": torch.cuda.is_available,
         "mps": torch.backends.mps.is_available,
@@ -62,7 +62,7 @@ def choose_device(name: str = "auto") -> torch.device:
 
 @contextmanager
 def own_randomness(device: torch.device, seed: int | None) -> Iterator[None]:
-    """Draws within follow from the seed, those after it go on as if there had been none; None changes nothing."""
+    """Seed the random draws inside the block and restore the state after it; None changes nothing."""
     if seed is None:
         yield
         return
@@ -161,7 +161,7 @@ def has_bf16(device: torch.device) -> bool:
 
 
 def in_bf16(precision: Precision, device: torch.device) -> bool:
-    """What a precision means on a device."""
+    """Whether a precision means bf16 on this device."""
     return precision == "bf16" or (precision == "auto" and has_bf16(device))
 
 
@@ -184,7 +184,7 @@ def adam(
 
 
 def keep_freed_memory() -> None:
-    """On a CPU under Linux: freed tensors stay with the process. Asking for them anew takes a quarter of a step."""
+    """Keep the memory of freed tensors in the process (glibc): requesting it again takes a quarter of a step."""
     if sys.platform != "linux":
         return
     allocator = ctypes.CDLL(None)

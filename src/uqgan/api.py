@@ -1,4 +1,4 @@
-"""The front door: fit, load, and the Run they return. Composes the rooms below; holds no maths."""
+"""Public interface: fit, load, and the Run they return. It composes the modules below and holds no maths."""
 
 import time
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ class Run:
 
     @property
     def task(self) -> Task:
-        """What it was trained on, loaded again by name if need be."""
+        """Task it was trained on, loaded again by name if needed."""
         if self._task is None:
             plan = self.record.plan
             size, channels = (plan.shape[-1], plan.shape[0]) if is_user_data(plan.task) else (None, None)
@@ -64,7 +64,7 @@ class Run:
         return self.record.predictor.predict(inputs, seed).cpu()
 
     def outputs(self, validation: bool = False) -> Outputs:
-        """What it says about all test samples of its task, or about those of validation."""
+        """Predictions for all test samples of its task, or for those of validation."""
         return predict_task(self.record.predictor, self.task, self.record.plan.seed, validation)
 
     def evaluate(self, resamples: int = 1000, validation: bool = False) -> dict[str, Any]:
@@ -203,7 +203,7 @@ def sections(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 def check_request(
     method: str, seed: int, config: Config | None, settings: Mapping[str, Any], classifier: nn.Module | None
 ) -> None:
-    """What can be said before any data are loaded."""
+    """Checks that need no data."""
     if method not in METHODS:
         raise UsageError(f"method = {method}: no such method{suggest(method, list(METHODS))}")
     if config and settings:

@@ -23,7 +23,7 @@ class Stopped(RunFailed):
 
 
 class Best:
-    """The weights with the best value so far; of equal values the last, which trained longer (decision 0009)."""
+    """Best weights so far; ties: the last, which trained longer (decision 0009)."""
 
     def __init__(self, net: nn.Module) -> None:
         self.net, self.value, self.step = net, -math.inf, -1
@@ -62,7 +62,7 @@ def dump_state(step: int, log_bytes: int, parts: Parts) -> bytes:
 
 
 def load_state(file: Path, parts: Parts) -> int:
-    """Put a saved state into the parts; gives the step to go on with."""
+    """Load a saved state into the parts; returns the next step."""
     try:
         with safe_open(file, "pt") as saved:
             facts = json.loads(saved.metadata()["facts"])

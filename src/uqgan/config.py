@@ -1,4 +1,4 @@
-"""Settings: one frozen model a recipe, read from YAML and dotted overrides. The only place that parses them.
+"""Settings: one frozen model per recipe, read from YAML and dotted overrides. The only place that parses them.
 
 No torch here: the command line reads the fields and their docstrings for its help.
 """
@@ -29,7 +29,7 @@ class AutoencoderConfig(Settings):
     epochs: int = Field(200, ge=1)
     """Epochs of pre-training."""
     batch_size: int = Field(256, ge=2)
-    """Samples a step."""
+    """Samples per step."""
     lr: float = Field(1e-3, gt=0)
     """Adam's learning rate; a tenth of it after a quarter of the epochs, a hundredth after half of them."""
 
@@ -38,7 +38,7 @@ class SupervisedConfig(Settings):
     epochs: int = Field(200, ge=1)
     """Epochs of training."""
     batch_size: int = Field(256, ge=2)
-    """Samples a step."""
+    """Samples per step."""
     lr: float = Field(1e-3, gt=0)
     """Adam's learning rate at the start."""
     end_lr: float = Field(1e-5, gt=0)
@@ -51,11 +51,11 @@ class UqganConfig(Settings):
     iterations: int = Field(10_000, ge=1)
     """Generator steps; each comes with its critic and classifier steps."""
     batch_size: int = Field(256, ge=2)
-    """Samples a step."""
+    """Samples per step."""
     critic_steps: int = Field(5, ge=1)
-    """Critic steps an iteration."""
+    """Critic steps per iteration."""
     classifier_steps: int = Field(5, ge=1)
-    """Classifier steps an iteration."""
+    """Classifier steps per iteration."""
     lambda_gp: float = Field(10.0, ge=0)
     """Weight of the gradient penalty."""
     lambda_cl: float = Field(2.0, ge=0)
@@ -84,7 +84,7 @@ class Config(Settings):
     classifier: Literal["mlp", "lenet", "resnet", "custom"] = "mlp"
     """Network: mlp (points), lenet (32 pixels), resnet (32 or 64 pixels), custom (user-supplied, in Python)."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """Of convolutional networks; auto: bf16 where the hardware has it. Small autoencoders are trained in fp32."""
+    """Precision of convolutional networks; auto: bf16 where the hardware has it (small autoencoders train in fp32)."""
     compile: Literal["auto", "always", "never"] = "auto"
     """On CUDA, make iterations faster after a minute or more of compiling; auto does so for ResNets, where it pays."""
     fresh: bool = False

@@ -27,15 +27,15 @@ LOG = "log.jsonl"
 PLACE = ("stage", "member", "step")
 """Keys of a row that say where it belongs."""
 LONG_RUN_SECONDS = 30.0
-"""From here on a run says beforehand how long it will take."""
+"""Stages longer than this announce their duration."""
 SETTLED = 5
-"""Steps after which their time says something: the first ones compile, and capture."""
+"""Steps left out of the estimate of the time left: the first ones compile, and capture."""
 JUDGED_SECONDS = 10.0
-"""Of steps by which the time left is judged: another program may slow a few of them down tenfold."""
+"""Seconds of steps that the estimate is based on: another program may slow a few of them down tenfold."""
 
 
 class Log:
-    """A run's voice and clock. Without a folder nothing is written, and nothing can be resumed."""
+    """Log, progress and time limit of a run. Without a folder nothing is written, and nothing can be resumed."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class Log:
                 raise disk_failure(file, error) from error
 
     def flush(self) -> int:
-        """Bring the log to the disk; gives its size."""
+        """Flush the log to the disk; returns its size."""
         if not self.folder:
             return 0
         with (self.folder / LOG).open("ab") as file:
@@ -208,7 +208,7 @@ def headline(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def spell(seconds: float) -> str:
-    """A duration as one says it."""
+    """Duration as text."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 5400:

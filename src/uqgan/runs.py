@@ -211,7 +211,7 @@ def check_same_data(plan: Plan, task: Task) -> None:
 
 
 def difference(old: Plan, new: Plan) -> str:
-    """The first thing in which two plans differ, as words."""
+    """First difference of two plans, as text."""
 
     def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         rows: dict[str, Any] = {}

@@ -29,7 +29,7 @@ SAVE_SECONDS = 20.0
 
 
 def minimize(optimizer: Optimizer, loss: Scalar) -> None:
-    """One step down."""
+    """One optimiser step."""
     optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
     optimizer.step()
@@ -50,7 +50,7 @@ def decay(start: float, end: float, step: int, total: int) -> float:
 
 @contextmanager
 def frozen(*nets: nn.Module) -> Iterator[None]:
-    """Gradients flow through these networks but not into their weights."""
+    """Freeze weights within the block; gradients still flow through."""
     weights = [weight for net in nets for weight in net.parameters() if weight.requires_grad]
     for weight in weights:
         weight.requires_grad_(False)
@@ -72,7 +72,7 @@ def accuracy_on(nets: Networks, data: Dataset, probs_of: Callable[[Logits], Prob
 
 
 class Stage:
-    """One leg of training. Iterating gives the steps still to do; a killed run goes on at the last one saved."""
+    """A resumable stage of training: iterating yields the steps still to do."""
 
     def __init__(self, log: Log, name: str, total: int, parts: Parts) -> None:
         self.log, self.name, self.total, self.parts = log, name, total, parts

@@ -128,12 +128,12 @@ class JointTraining:
 
     @torch.no_grad()
     def codes(self, y: Labels) -> Codes:
-        """z̃ to learn from, not through."""
+        """Generated codes, detached."""
         return cast(Tensor, self.G(y))
 
     @torch.no_grad()
     def images(self, y: Labels) -> Images:
-        """x̃ to learn from, not through."""
+        """Generated samples, detached."""
         return self.A.decode(self.G(y), y)
 
     def set_learning_rates(self, step: int) -> None:
