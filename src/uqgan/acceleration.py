@@ -166,11 +166,19 @@ def in_bf16(precision: Precision, device: torch.device) -> bool:
 
 
 def adam(
-    net: nn.Module, betas: tuple[float, float] = (0.9, 0.999), weight_decay: float = 0.0, one_kernel: bool = False
+    net: nn.Module,
+    betas: tuple[float, float] = (0.9, 0.999),
+    weight_decay: float = 0.0,
+    one_kernel: bool = False,
+    undecayed: Sequence[nn.Parameter] = (),
 ) -> Adam:
-    """Adam over a network's weights; `set_lr` sets its learning rate."""
-    weights = list(net.parameters())
-    device = weights[0].device
+    """Adam over a network's weights, `undecayed` ones without weight decay; `set_lr` sets its learning rate."""
+    apart = {id(weight) for weight in undecayed}
+    decayed = [weight for weight in net.parameters() if id(weight) not in apart]
+    weights: list[dict[str, Any]] = [{"params": decayed}]
+    if undecayed:
+        weights.append({"params": list(undecayed), "weight_decay": 0.0})
+    device = decayed[0].device
     if device.type != "cuda":
         return Adam(weights, 0.0, betas, weight_decay=weight_decay, fused=True)
     lr = torch.tensor(0.0, device=device)

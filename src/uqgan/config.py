@@ -47,6 +47,64 @@ class SupervisedConfig(Settings):
     """Adam's weight decay."""
 
 
+class OracleConfig(SupervisedConfig):
+    """Settings of the methods that train on outliers, which are half of each batch."""
+
+    epochs: int = Field(100, ge=1)
+    """Epochs of training."""
+    lr: float = Field(2e-4, gt=0)
+    """Adam's learning rate at the start."""
+
+
+class BayesConfig(SupervisedConfig):
+    kl_factor: float = Field(1.0, ge=0)
+    """Factor of the KL divergence of the weights' distribution from its prior."""
+    prior_share: float = Field(0.75, ge=0, le=1)
+    """Share of the wide component in the prior, a mixture of two Gaussians with mean 0."""
+    prior_wide: float = Field(0.1, gt=0)
+    """Standard deviation of the prior's wide component."""
+    prior_narrow: float = Field(5e-4, gt=0)
+    """Standard deviation of the prior's narrow component."""
+
+
+class ConfidentConfig(Settings):
+    epochs: int = Field(100, ge=1)
+    """Epochs of training."""
+    batch_size: int = Field(256, ge=2)
+    """Samples per step."""
+    beta: float = Field(1.0, ge=0)
+    """Weight of the divergence from the uniform distribution on generated samples."""
+    lr: float = Field(2e-4, gt=0)
+    """Adam's learning rate of all three networks; a tenth of it in the last 40 % of the epochs."""
+    weight_decay: float = Field(2e-4, ge=0)
+    """Adam's weight decay of the classifier."""
+    noise: int = Field(100, ge=1, le=65_536)
+    """Size of the generator's noise."""
+    width: int = Field(1024, ge=16)
+    """Channels of generator and discriminator at 4 × 4 pixels; half as many at twice the size, and so on."""
+
+
+class GenConfig(Settings):
+    epochs: int = Field(100, ge=1)
+    """Epochs of training."""
+    batch_size: int = Field(256, ge=2)
+    """Samples per step."""
+    dim: int = Field(50, ge=1, le=4096)
+    """Size of a latent code of the variational autoencoder."""
+    autoencoder_steps: int = Field(10, ge=1)
+    """Steps of the variational autoencoder per batch."""
+    lr: float = Field(1e-3, gt=0)
+    """The classifier's learning rate (Adam)."""
+    weight_decay: float = Field(1e-3, ge=0)
+    """The classifier's weight decay."""
+    autoencoder_lr: float = Field(1e-3, gt=0)
+    """The variational autoencoder's learning rate (Adam)."""
+    gan_lr: float = Field(1e-4, gt=0)
+    """Learning rate of the generator and of both discriminators (RMSprop)."""
+    gan_weight_decay: float = Field(2e-4, ge=0)
+    """Weight decay of both discriminators."""
+
+
 class UqganConfig(Settings):
     iterations: int = Field(10_000, ge=1)
     """Generator steps; each comes with its critic and classifier steps."""
@@ -93,6 +151,11 @@ class Config(Settings):
     autoencoder: AutoencoderConfig = AutoencoderConfig()
     one_vs_all: SupervisedConfig = SupervisedConfig()
     cross_entropy: SupervisedConfig = SupervisedConfig()
+    mc_dropout: SupervisedConfig = SupervisedConfig()
+    bayes: BayesConfig = BayesConfig()
+    confident: ConfidentConfig = ConfidentConfig()
+    gen: GenConfig = GenConfig()
+    oracle: OracleConfig = OracleConfig()
 
     @property
     def pretraining_precision(self) -> Literal["auto", "bf16", "fp32"]:
@@ -161,6 +224,7 @@ def settings_for_pictures(shape: tuple[int, ...], n_train: int) -> dict[str, Any
     if n_train >= 20_000:
         iterations, epochs = 10_000, 200
     supervised = {"epochs": epochs, "batch_size": batch_size}
+    with_foreign = {"epochs": epochs // 2, "batch_size": batch_size}
     weights = {} if small else {"lambda_cl": 4.0, "lambda_reg": 1.0}  # the paper's for MNIST, and for CIFAR
     return {
         "classifier": "lenet" if small else "resnet",
@@ -168,6 +232,11 @@ def settings_for_pictures(shape: tuple[int, ...], n_train: int) -> dict[str, Any
         "uqgan": {"iterations": iterations, "batch_size": batch_size} | weights,
         "one_vs_all": supervised,
         "cross_entropy": supervised,
+        "mc_dropout": supervised,
+        "bayes": supervised,
+        "confident": with_foreign | {"width": 64 if small else 1024},
+        "gen": with_foreign | {"dim": 50 if size == 32 else 200},
+        "oracle": with_foreign,
     }
 
 

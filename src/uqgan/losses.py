@@ -3,6 +3,7 @@
 All take logits, and all are minimised. Eqs. 10 and 11 are in `regulariser`.
 """
 
+import math
 from typing import Protocol, cast, runtime_checkable
 
 import torch
@@ -67,6 +68,38 @@ def _is_true_class(y: Labels, n_classes: int) -> Tensor:
 def cross_entropy_loss(logits: Logits, y: Labels) -> Scalar:
     """Objective of the softmax baselines: -log p(y|x)."""
     return F.cross_entropy(logits, y)
+
+
+def uniform_loss(logits: Logits) -> Scalar:
+    """KL(U‖p): on foreign samples the softmax must be the uniform distribution. Summed over the classes."""
+    n_classes = logits.shape[1]
+    return -F.log_softmax(logits, 1).sum(1).mean() / n_classes - math.log(n_classes)
+
+
+def foreign_loss(logits: Logits) -> Scalar:
+    """Objective on samples foreign to all classes: every head must call them out-of-class, -log C(o|x, y)."""
+    return -F.logsigmoid(-logits).sum(1).mean() / logits.shape[1]
+
+
+def log_scale_mixture(w: Tensor, share: float, wide: float, narrow: float) -> Tensor:
+    """Log-density of weights under share·N(0, wide²) + (1 - share)·N(0, narrow²)."""
+    parts = [
+        math.log(part) - math.log(scale) - 0.5 * (w / scale).square()
+        for part, scale in ((share, wide), (1 - share, narrow))
+        if part > 0
+    ]
+    joined = torch.logaddexp(*parts) if len(parts) == 2 else parts[0]
+    return joined - 0.5 * math.log(2 * math.pi)
+
+
+def sampled_log_density(noise: Tensor, scale: Tensor) -> Tensor:
+    """Log-density of the weights μ + scale·noise under N(μ, scale²); it doesn't depend on μ."""
+    return -scale.log() - 0.5 * noise.square() - 0.5 * math.log(2 * math.pi)
+
+
+def minibatch_share(position: Tensor, n_batches: int) -> Tensor:
+    """Share of the KL divergence in batch 0 … n-1 of an epoch: halved from each to the next, 1 in sum."""
+    return torch.exp2(-(position + 1.0)) / (1 - 2.0**-n_batches)
 
 
 def reconstruction_loss(logits: Images, x: Images) -> Scalar:

@@ -2,6 +2,7 @@
 
 from typing import cast
 
+import torch
 from torch import Tensor, nn
 
 from uqgan.acceleration import prepare
@@ -9,7 +10,7 @@ from uqgan.config import Config
 from uqgan.models.classifiers import make_classifier
 from uqgan.models.layers import draws
 from uqgan.models.user import UserClassifier
-from uqgan.shapes import DrawnLogits, Images, Labels
+from uqgan.shapes import DrawnLogits, Images, Labels, Logits
 
 
 class Networks(nn.Module):
@@ -22,6 +23,9 @@ class Networks(nn.Module):
         super().__init__()
         self.classifier = classifier
 
+    draws_weights = False
+    """Whether a draw is one of the weights, which all samples share, rather than of a mask per sample."""
+
     @property
     def draws(self) -> bool:
         """Whether two passes of the same sample differ."""
@@ -32,6 +36,11 @@ class Networks(nn.Module):
         C = self.classifier
         if not isinstance(C, UserClassifier) or C.takes_channels_last:
             prepare(C, config.precision)
+
+    @property
+    def undecayed(self) -> list[nn.Parameter]:
+        """Weights that weight decay leaves alone."""
+        return []
 
     def logits(self, x: Images, n_draws: int) -> DrawnLogits:
         """Logits of each draw: all of them as one batch, as every row gets a dropout mask of its own."""
@@ -45,6 +54,12 @@ class Networks(nn.Module):
     def reconstruct(self, x: Images, y: Labels) -> Images | None:
         """Images after a pass through the autoencoder; None if the recipe trains none."""
         return None
+
+
+def logits_of_both(classifier: nn.Module, x: Images, foreign: Images) -> tuple[Logits, Logits]:
+    """Logits of known and of foreign samples from one pass: batch norm sees them mixed, as it will in prediction."""
+    logits = classifier(torch.cat([x, foreign]))
+    return logits[: len(x)], logits[len(x) :]
 
 
 def classifier_only(

@@ -81,7 +81,7 @@ class Plan:
     @cached_property
     def settings(self) -> dict[str, str]:
         """Those it is trained with, as words: of its own recipe by their short names, of others not at all."""
-        own, *shared = METHODS[self.method].recipe.SETTINGS
+        own, *shared = METHODS[self.method].sections
         rows: dict[str, Any] = {}
         for name, value in self.config.model_dump().items():
             if not isinstance(value, dict):

@@ -152,6 +152,8 @@ class SupervisedBatch(NamedTuple):
 
     x: Images
     y: Labels
+    position: Tensor
+    """Number of the batch in its epoch, from 0."""
     outliers: Images | None = None
     """As many outliers as samples, shared equally between their sets, for methods that train on them."""
 
@@ -177,9 +179,10 @@ def fit_supervised(
     device, C = task.train.x.device, nets.classifier
     batch_size = settings.batch_size // 2 if outliers else settings.batch_size
     epoch_steps = task.train.steps_per_epoch(batch_size, drop_last=False)
-    optimizer, best = adam(C, weight_decay=settings.weight_decay), Best(C)
+    optimizer, best = adam(C, weight_decay=settings.weight_decay, undecayed=nets.undecayed), Best(C)
     stage = Stage(log, name, settings.epochs * epoch_steps, {"classifier": C, "optimizer": optimizer, "best": best})
     batches = task.train.batches(batch_size, stage.steps, log.seed, drop_last=False, flip=task.flip)
+    positions = torch.arange(epoch_steps, device=device)
     foreign = outlier_batches(outliers, batch_size, stage.steps, log.seed) if outliers else repeat(None)
     loss_of = compiled(lambda *batch: objective(nets, SupervisedBatch(*batch)), device, config.compiles, log.say)
 
@@ -193,7 +196,8 @@ def fit_supervised(
     with memory_advice(f"{name}.batch_size", settings.batch_size):
         for step, (x, y, _), strange in zip(stage, batches, foreign, strict=False):
             set_lr(optimizer, decay(settings.lr, settings.end_lr, step // epoch_steps, settings.epochs))
-            loss = train_step(x, y) if strange is None else train_step(x, y, strange[: len(x)])
+            rest = () if strange is None else (strange[: len(x)],)
+            loss = train_step(x, y, positions[step % epoch_steps], *rest)
             if (step + 1) % epoch_steps == 0:
                 accuracy = accuracy_on(nets, task.validation, probs_of)
                 best.offer(accuracy, step)

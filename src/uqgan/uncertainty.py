@@ -125,9 +125,22 @@ def read_entropy(logits: DrawnLogits, prior: Prior) -> Prediction:
     return Prediction(probs, uncertainty, uncertainty, uncertainty, _spread(drawn))
 
 
+def read_mutual_information(logits: DrawnLogits, prior: Prior) -> Prediction:
+    """Prediction of softmax logits over draws of the weights: mean entropy, and mutual information with the weights.
+
+    Both sum up to the entropy of the mean: what the draws agree on is aleatoric, what they disagree on epistemic.
+    """
+    drawn = logits.softmax(-1)
+    probs = drawn.mean(0)
+    mean_entropy = entropy(drawn).mean(0)
+    information = (entropy(probs) - mean_entropy).clamp(min=0)
+    return Prediction(probs, mean_entropy, information, information, _spread(drawn))
+
+
 UNITS: dict[Reading, tuple[str, str]] = {
     read_one_vs_all: ("nats", "probability"),
     read_entropy: ("nats", "nats"),
+    read_mutual_information: ("nats", "nats"),
     read_max_softmax: ("1 - max p̂", "1 - max p̂"),
 }
 """Units of the aleatoric and of the epistemic uncertainty, per reading."""

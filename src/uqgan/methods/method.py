@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from uqgan.acceleration import compiled, in_bf16, keep_freed_memory, own_randomness
 from uqgan.config import Config
-from uqgan.data.dataset import CHUNK, equal_chunks
+from uqgan.data.dataset import CHUNK, as_input, equal_chunks
 from uqgan.data.tasks import Task
 from uqgan.errors import UsageError
 from uqgan.log import Log
@@ -57,6 +57,10 @@ class Predictor(nn.Module):
         """The members; one, unless the method is an ensemble."""
         return [cast(Networks, member) for member in self.members]
 
+    def member(self, j: int) -> "Predictor":
+        """Member j of an ensemble, read alone."""
+        return Predictor([self.networks[j]], self.reading, self.prior, self.passes).eval()
+
     def make_fast(self, config: Config) -> None:
         """Prepare all networks for the device they are on."""
         for nets in self.networks:
@@ -67,10 +71,21 @@ class Predictor(nn.Module):
     def predict(self, x: Tensor, seed: int | None = None) -> Prediction:
         """Read x: uint8 images, pixels in [0, 1], or points. The same seed repeats the same draws."""
         with own_randomness(self.prior.device, seed):
+            if any(nets.draws_weights for nets in self.networks):
+                return self._predict_with_the_same_weights(x)
             chunks = equal_chunks(x.to(self.prior.device), max(1, CHUNK // self.passes))
             logits = self._fast if self.passes * len(self.members) * len(x) >= COMPILED_FROM else self._logits
             parts = [self.reading(logits(chunk), self.prior) for chunk in chunks]
         return Prediction.join(parts).first(len(x))
+
+    def _predict_with_the_same_weights(self, x: Tensor) -> Prediction:
+        """Predictions of networks that draw their weights: the draws are those of the call, not of a chunk."""
+        parts, device = [], self.prior.device
+        seed = int(torch.randint(2**31, ()))
+        for chunk in torch.split(x, CHUNK):
+            with own_randomness(device, seed):
+                parts.append(self.reading(self._logits(as_input(chunk.to(device))), self.prior))
+        return Prediction.join(parts)
 
     @torch.no_grad()
     def generate(self, y: Labels, seed: int | None = None) -> Images | None:
@@ -101,18 +116,32 @@ class Method:
     """Networks of an ensemble."""
     sees_ood: bool = False
     """Whether it trains on the task's outliers, as an oracle does."""
+    settings: str = ""
+    """Section of the settings that takes the place of its recipe's own; empty: the recipe's."""
 
     def __post_init__(self) -> None:
         for switch, is_set in (("dropout", self.dropout > 0), ("outliers", self.sees_ood)):
             if is_set and switch not in self.recipe.USES:
-                raise UsageError(f"{self.title}: its recipe {self.section} does not use {switch} (leave it out)")
+                raise UsageError(
+                    f"{self.title}: its recipe {self.recipe.SETTINGS[0]} does not use {switch} (leave it out)"
+                )
         if not 1 <= self.members <= MOST_MEMBERS:
             raise UsageError(f"{self.title}: members = {self.members}: must be within 1 to {MOST_MEMBERS}")
 
     @property
+    def sections(self) -> tuple[str, ...]:
+        """Sections of the settings that it reads, its own first."""
+        own, *shared = self.recipe.SETTINGS
+        return (self.settings or own, *shared)
+
+    @property
     def section(self) -> str:
-        """The section of the settings that belongs to its recipe."""
-        return self.recipe.SETTINGS[0]
+        """Section of the settings that is its own."""
+        return self.sections[0]
+
+    def own_config(self, config: Config) -> Config:
+        """Settings with its own section where its recipe looks for them."""
+        return config.model_copy(update={self.recipe.SETTINGS[0]: getattr(config, self.section)})
 
     def assemble(
         self, shape: tuple[int, ...], n_classes: int, config: Config, user_classifier: nn.Module | None = None
@@ -124,7 +153,7 @@ class Method:
 
     def fit(self, task: Task, config: Config, log: Log, user_classifier: nn.Module | None = None) -> Predictor:
         """Train on the device that holds the task's data."""
-        device = task.train.x.device
+        device, config = task.train.x.device, self.own_config(config)
         if device.type == "cpu":
             keep_freed_memory()
         outliers = self._outliers(task)
@@ -149,7 +178,7 @@ class Method:
     def _networks(
         self, shape: tuple[int, ...], n_classes: int, config: Config, user_classifier: nn.Module | None
     ) -> Networks:
-        nets = self.recipe.networks(shape, n_classes, config, self.dropout, user_classifier)
+        nets = self.recipe.networks(shape, n_classes, self.own_config(config), self.dropout, user_classifier)
         if self.passes > 1 and not nets.draws:
             raise UsageError(f"{self.title}: passes = {self.passes}: its networks have nothing to draw (set dropout)")
         return nets
@@ -171,7 +200,7 @@ class Method:
     def _key(self, task: Task, config: Config, seed: int) -> str:
         """Digest of all that the trained weights of a member depend on."""
         device = task.train.x.device
-        switches = [self.section, self.dropout, self.sees_ood, config.classifier]
+        switches = [self.recipe.SETTINGS[0], self.dropout, self.sees_ood, config.classifier]
         modes = [in_bf16(config.precision, device), config.compiles and device.type == "cuda"]
         sections = {name: getattr(config, name).model_dump() for name in self.recipe.SETTINGS}
         return data_key(task, [*switches, *modes, sections], seed, self._outliers(task))

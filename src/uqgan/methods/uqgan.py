@@ -22,11 +22,10 @@ from uqgan.losses import classifier_loss, critic_loss, out_of_class_loss
 from uqgan.models.autoencoders import CODERS, Autoencoder, make_autoencoder
 from uqgan.models.classifiers import make_classifier
 from uqgan.models.gan import Critic, Generator
-from uqgan.models.user import has_batch_norm
-from uqgan.networks import Networks
+from uqgan.networks import Networks, logits_of_both
 from uqgan.pretraining import pretrain
 from uqgan.regulariser import block_layout, spread_loss
-from uqgan.shapes import Codes, Images, Labels, Logits, Prior, Scalar
+from uqgan.shapes import Codes, Images, Labels, Prior, Scalar
 from uqgan.training import Stage, accuracy_on, decay, frozen, memory_advice, minimize, set_lr
 from uqgan.uncertainty import posterior
 
@@ -183,14 +182,6 @@ def fit_jointly(nets: ShieldedNetworks, task: Task, config: Config, log: Log) ->
     best.restore()
     nets.eval()
     say_warnings(log, task.class_names)
-
-
-def logits_of_both(C: nn.Module, x: Images, x_fake: Images) -> tuple[Logits, Logits]:
-    """Logits of real and generated samples: from one pass, or from two where batch norm would mix them."""
-    if has_batch_norm(C):
-        return C(x), C(x_fake)
-    real, fake = C(torch.cat([x, x_fake])).chunk(2)
-    return real, fake
 
 
 @torch.no_grad()

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from uqgan.errors import UsageError
 from uqgan.shapes import Images, Logits
 
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
@@ -82,11 +81,6 @@ class UserClassifier(nn.Module):
 
     def _refusal(self, why: str) -> UsageError:
         return UsageError(f"classifier = {self.name}: {why}")
-
-
-def has_batch_norm(net: nn.Module) -> bool:
-    """Whether statistics of a batch enter its outputs in training."""
-    return any(isinstance(layer, BATCH_NORMS) for layer in net.modules())
 
 
 def _first_line(error: Exception) -> str:
