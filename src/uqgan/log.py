@@ -139,6 +139,11 @@ class Log:
     def out_of_time(self) -> bool:
         return self._deadline is not None and time.monotonic() > self._deadline
 
+    @property
+    def minutes_left(self) -> float | None:
+        """Minutes until the time limit, at least a moment; None without one."""
+        return None if self._deadline is None else max(1e-9, (self._deadline - time.monotonic()) / 60)
+
     @contextmanager
     def bar(self, name: str, done: int, total: int) -> Iterator[Callable[[], None]]:
         """A progress bar; call what it gives after each step. `seconds` keeps how long this process took for all."""

@@ -31,7 +31,7 @@ def train_once(
     Of several processes that want the same weights, one trains and the others wait for it. A run that was begun
     before goes on with what it has.
     """
-    file = cache_folder() / kind / f"{Path(task.name).name}-{key}.safetensors"
+    file = cached_file(kind, key, task)
     what = stage or "run"
     with ExitStack() as stack:
         try:
@@ -51,6 +51,11 @@ def train_once(
             keep(file, net, log, stage)
         except RunFailed as error:
             log.say(f"{error}; going on without keeping the weights")
+
+
+def cached_file(kind: str, key: str, task: Task) -> Path:
+    """Where the weights under a key are kept."""
+    return cache_folder() / kind / f"{Path(task.name).name}-{key}.safetensors"
 
 
 def data_key(task: Task, facts: Sequence[Any], seed: int, outliers: Sequence[Tensor] = ()) -> str:

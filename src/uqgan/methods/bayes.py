@@ -51,7 +51,7 @@ class BayesianNetworks(Networks):
         net = self.net
         weights = net.weights(net.noise(n_draws), net.scales())
         if n_draws * len(x) <= CHUNK and not isinstance(net.net, UserClassifier):
-            return cast(Tensor, vmap(net.run, (None, 0))(x, weights))
+            return vmap(net.run, (None, 0))(x, weights)
         return torch.stack([net.run(x, {name: w[k] for name, w in weights.items()}) for k in range(n_draws)])
 
 

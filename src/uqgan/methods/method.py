@@ -1,7 +1,7 @@
 """A method is how a classifier is trained (recipe) times how its logits are read (reading)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, cast
 
@@ -13,16 +13,20 @@ from uqgan.config import Config
 from uqgan.data.dataset import CHUNK, as_input, equal_chunks
 from uqgan.data.tasks import Task
 from uqgan.errors import UsageError
+from uqgan.files import cache_folder
 from uqgan.log import Log
+from uqgan.methods.side_by_side import PAYS_FROM_SECONDS, train_side_by_side
 from uqgan.networks import Networks
 from uqgan.shapes import DrawnLogits, Images, Labels, Prior
 from uqgan.uncertainty import Prediction, Reading
-from uqgan.weight_cache import data_key, train_once
+from uqgan.weight_cache import cached_file, data_key, train_once
 
 COMPILED_FROM = 7_000_000
 """Forward passes of single samples from which on compiling the networks for prediction pays."""
+NETWORKS = "networks"
+"""Folder of trained networks in the cache."""
 MOST_MEMBERS = 5
-"""Members of an ensemble; member j of seed k is trained with seed 5k + j, so that no two runs share one."""
+"""Members of an ensemble, at most; member j of seed k is trained with seed 5k + j, so that no two runs share one."""
 
 
 class Recipe(Protocol):
@@ -156,24 +160,46 @@ class Method:
         device, config = task.train.x.device, self.own_config(config)
         if device.type == "cpu":
             keep_freed_memory()
-        outliers = self._outliers(task)
         members = []
         for j in range(self.members):
-            its_log = log if self.members == 1 else log.of_member(j, MOST_MEMBERS * log.seed + j)
-            torch.manual_seed(its_log.seed)
-            nets = self._networks(task.shape, task.n_classes, config, user_classifier).to(device)
-            nets.make_fast(config)
-            train = partial(self.recipe.fit, nets, task, config, its_log, outliers)
-            if user_classifier is None and not config.fresh:
-                train_once(nets, "networks", self._key(task, config, its_log.seed), task, its_log, train)
-            else:
-                train()
-            members.append(nets)
-            log.stopped = its_log.stopped
+            if j == 1 and user_classifier is None:
+                self._train_ahead(task, config, log)
+            members.append(self._fit_member(j, task, config, log, user_classifier))
         predictor = self._predictor(members, task.n_classes).to(device)
         predictor.prior.copy_(task.train.class_frequencies(task.n_classes))
         predictor.make_fast(config)
         return predictor
+
+    def _fit_member(
+        self, j: int, task: Task, config: Config, log: Log, user_classifier: nn.Module | None
+    ) -> Networks:
+        its_log = log if self.members == 1 else log.of_member(j, self._seeds(log)[j])
+        torch.manual_seed(its_log.seed)
+        nets = self._networks(task.shape, task.n_classes, config, user_classifier).to(task.train.x.device)
+        nets.make_fast(config)
+        train = partial(self.recipe.fit, nets, task, config, its_log, self._outliers(task))
+        if user_classifier is None and not config.fresh:
+            train_once(nets, NETWORKS, self._key(task, config, its_log.seed), task, its_log, train)
+        else:
+            train()
+        log.stopped = its_log.stopped
+        return nets
+
+    def _train_ahead(self, task: Task, config: Config, log: Log) -> None:
+        """On a CPU, train all members but the first side by side, if that one took long enough."""
+        trained = sum(seconds for name, seconds in log.seconds.items() if name not in log.reused)
+        if task.train.x.device.type != "cpu" or config.fresh or trained * (self.members - 1) < PAYS_FROM_SECONDS:
+            return
+        keys = {seed: self._key(task, config, seed) for seed in self._seeds(log)[1:]}
+        missing = {seed: key for seed, key in keys.items() if not cached_file(NETWORKS, key, task).exists()}
+        folders = [cache_folder() / "unfinished" / key for key in missing.values()]
+        if len(missing) > 1:
+            single = replace(self, members=1)
+            train_side_by_side(partial(single.fit, task, config), folders, list(missing), log)
+
+    def _seeds(self, log: Log) -> list[int]:
+        """The members' seeds."""
+        return [log.seed] if self.members == 1 else [MOST_MEMBERS * log.seed + j for j in range(self.members)]
 
     def _networks(
         self, shape: tuple[int, ...], n_classes: int, config: Config, user_classifier: nn.Module | None

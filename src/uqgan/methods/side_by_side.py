@@ -1,0 +1,46 @@
+"""Members of an ensemble trained side by side on the cores of a CPU, one process each, into the weight cache."""
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import joblib
+import torch
+
+from uqgan.checkpoint import Stopped
+from uqgan.log import Log
+
+PAYS_FROM_SECONDS = 20.0
+"""Training time left from which on the start of further processes pays."""
+
+
+def train_side_by_side(train: Callable[[Log], object], folders: Sequence[Path], seeds: Sequence[int], log: Log) -> None:
+    """Call `train` for each seed in a process of its own; a stopped one goes on from its folder the next time.
+
+    What it trains it must leave in the weight cache: nothing comes back from the processes.
+    """
+    workers = min(joblib.cpu_count(), len(seeds))
+    log.say(f"training {len(seeds)} members, {workers} at a time")
+    calls = (joblib.delayed(_train)(train, *place, log.minutes_left) for place in zip(folders, seeds, strict=True))
+    start, name = time.monotonic(), log.label("members")
+    with log.bar(name, 0, len(seeds)) as advance:
+        try:
+            pool = joblib.Parallel(workers, return_as="generator_unordered", prefer="processes")
+            for stopped in pool(calls):
+                advance()
+                log.stopped = log.stopped or stopped
+        except KeyboardInterrupt:
+            raise Stopped("stopped by hand while members were trained side by side (--resume goes on)") from None
+    log.seconds[name] = time.monotonic() - start
+    if log.stopped:
+        raise Stopped(f"{log.stopped}, before all members are trained (--resume goes on)")
+
+
+def _train(train: Callable[[Log], object], folder: Path, seed: int, minutes: float | None) -> str | None:
+    torch.set_num_threads(1)
+    log = Log(folder, seed, resume=True, max_minutes=minutes)
+    train(log)
+    if log.stopped is None:
+        shutil.rmtree(folder, ignore_errors=True)
+    return log.stopped
