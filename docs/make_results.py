@@ -39,7 +39,9 @@ SPEED = """## Speed
 
 `python benchmarks/iteration.py TASK --method METHOD`: one iteration (5 critic, 1 generator and 5 classifier steps,
 batch 256) on random pictures of the task's shape, without validation; the mean on a GPU, the median on a CPU. Several
-runs: their median and range. Start-up includes compilation with an empty cache; `compile: auto`: ResNets only."""
+runs: their median and range. Start-up includes compilation with an empty cache; `compile: auto`: ResNets only. Rows of
+18dd6fb: started together, so without start-up, then timed one at a time, the median of three turns; MB without the last
+validation. MB of earlier GPU rows include a plain float32 iteration that counted operations."""
 
 Record = dict[str, Any]
 used: set[Path] = set()

@@ -18,7 +18,6 @@ from uqgan.models.fast import (
     ChannelsLastNorm,
     ConvPool,
     HalfDropout,
-    PaddedConv,
     TransposedConv,
     UpsampleConv,
     compiled_half_dropout_mask,
@@ -101,17 +100,12 @@ def test_the_layers_that_gain_are_swapped_and_no_others() -> None:
     assert swapped(make_classifier("lenet", MNIST, 5)) == {}
     assert swapped(make_classifier("lenet", MNIST, 5, 0.5)) == {"HalfDropout": 4}
     assert swapped(make_classifier("mlp", (2,), 2, 0.3)) == {}
-    assert swapped(make_classifier("resnet", CIFAR, 5)) == {"ChannelsLastNorm": 6, "ConvPool": 3, "PaddedConv": 1}
-    assert swapped(make_classifier("resnet", CIFAR, 5, 0.5)) == {
-        "ChannelsLastNorm": 6,
-        "HalfDropout": 10,
-        "PaddedConv": 1,
-    }
-    assert swapped(make_autoencoder("small", MNIST, 5, 8)) == {"PaddedConv": 1, "TransposedConv": 3}
+    assert swapped(make_classifier("resnet", CIFAR, 5)) == {"ChannelsLastNorm": 6, "ConvPool": 3}
+    assert swapped(make_classifier("resnet", CIFAR, 5, 0.5)) == {"ChannelsLastNorm": 6, "HalfDropout": 10}
+    assert swapped(make_autoencoder("small", MNIST, 5, 8)) == {"TransposedConv": 3}
     assert swapped(make_autoencoder("resnet", CIFAR, 5, 8)) == {
         "ChannelsLastNorm": 6,
         "ConvPool": 3,
-        "PaddedConv": 1,  # the last; the first has 3 + 5 channels
         "UpsampleConv": 3,
     }
 
@@ -200,17 +194,6 @@ def test_the_quick_norm_predicts_in_bf16() -> None:
         found = block.main[0](x.bfloat16())
     assert found.dtype == torch.bfloat16
     assert_close(found.float(), expected, rtol=0.02, atol=0.05)
-
-
-def test_padded_channels_change_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    for conv in (nn.Conv2d(3, 5, 3, 2, 1), nn.Conv2d(8, 3, 3, padding=1, bias=False)):
-        x = torch.randn(2, conv.in_channels, 9, 9)
-        expected = conv(x)
-        fast(conv)
-        assert isinstance(conv, PaddedConv)
-        monkeypatch.setattr(PaddedConv, "pads_channels", lambda *_: True)
-        assert_close(conv(x), expected)
-        monkeypatch.undo()
 
 
 def test_a_transposed_convolution_gives_the_same_frozen_and_without_gradients() -> None:

@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from uqgan.models.layers import DownBlock, Dropout, UpBlock
 from uqgan.shapes import Images
 
-PAD_CHANNELS = True
-COMPILED_MASKS = True
 MASKS_BY_BYTE = 2 * (torch.arange(256)[:, None] >> torch.arange(8) & 1)
 """Eight elements of a dropout mask, 0 or 2, for each value of a random byte."""
 
@@ -33,8 +31,6 @@ def fast(net: nn.Module) -> None:
             module.__class__ = HalfDropout
         elif type(module) is nn.ConvTranspose2d and module.bias is not None:
             module.__class__ = TransposedConv
-        elif PAD_CHANNELS and type(module) is nn.Conv2d and _is_3x3(module) and not _has_multiples_of_8(module):
-            module.__class__ = PaddedConv
 
 
 def _swap_norms(layers: nn.Sequential) -> None:
@@ -58,14 +54,6 @@ def _merge_upsampling(layers: nn.Sequential) -> None:
         if type(upsample) is nn.Upsample and type(conv) is nn.Conv2d:
             conv.__class__ = UpsampleConv
             layers[k] = nn.Identity()
-
-
-def _is_3x3(conv: nn.Conv2d) -> bool:
-    return (conv.kernel_size, conv.dilation, conv.groups, conv.padding_mode) == ((3, 3), (1, 1), 1, "zeros")
-
-
-def _has_multiples_of_8(conv: nn.Conv2d) -> bool:
-    return conv.in_channels % 8 == conv.out_channels % 8 == 0
 
 
 class ChannelsLastNorm(nn.LayerNorm):
@@ -128,29 +116,13 @@ class TransposedConv(nn.ConvTranspose2d):
         return F.conv_transpose2d(x, self.weight, None, *shape).add_(self.bias[:, None, None])
 
 
-class PaddedConv(nn.Conv2d):
-    """A convolution that pads its channels with zeros to multiples of 8 on CUDA, as tensor cores want."""
-
-    def pads_channels(self, x: Tensor) -> bool:
-        return x.is_cuda
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.pads_channels(x):
-            return super().forward(x)
-        more_in, more_out = -self.in_channels % 8, -self.out_channels % 8
-        weight = F.pad(self.weight, (0, 0, 0, 0, 0, more_in, 0, more_out))
-        bias = None if self.bias is None else F.pad(self.bias, (0, more_out))
-        x = F.pad(x, (0, 0, 0, 0, 0, more_in))
-        return F.conv2d(x, weight, bias, self.stride, self.padding)[:, : self.out_channels]
-
-
 class HalfDropout(Dropout):
     """Dropout with p = 0.5, which takes one random bit per element; a random number each costs more than a layer."""
 
     def forward(self, x: Tensor) -> Tensor:
         if x.device.type == "cpu":
             return x * half_dropout_mask(x)
-        if COMPILED_MASKS and x.ndim == 4 and x.shape[1] % 16 == 0 and torch.compiler.is_compiling():
+        if x.ndim == 4 and x.shape[1] % 16 == 0 and torch.compiler.is_compiling():
             return x * compiled_half_dropout_mask(x)
         return super().forward(x)
 
