@@ -50,7 +50,7 @@ class BayesianNetworks(Networks):
         """Logits of each draw: in one pass where the rows of all draws fit into a chunk, else one after another."""
         net = self.net
         weights = net.weights(net.noise(n_draws), net.scales())
-        if n_draws * len(x) <= CHUNK and not isinstance(net.net, UserClassifier):
+        if n_draws > 1 and n_draws * len(x) <= CHUNK and not isinstance(net.net, UserClassifier):
             return vmap(net.run, (None, 0))(x, weights)
         return torch.stack([net.run(x, {name: w[k] for name, w in weights.items()}) for k in range(n_draws)])
 
