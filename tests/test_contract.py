@@ -1,24 +1,32 @@
 """What every method promises, checked on every one of them."""
 
+import math
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.testing import assert_close
 
 import uqgan
 from uqgan.api import Run
 from uqgan.config import load_config
 from uqgan.data.tasks import Task
-from uqgan.methods import METHODS
+from uqgan.log import Log
+from uqgan.methods import METHODS, Method
 from uqgan.uncertainty import Prediction
 
 SMALL = {
     "uqgan": {"iterations": 2, "batch_size": 16, "validate_every": 1},
     "one_vs_all": {"epochs": 1, "batch_size": 64},
     "cross_entropy": {"epochs": 1, "batch_size": 64},
+    "mc_dropout": {"epochs": 1, "batch_size": 64},
+    "bayes": {"epochs": 1, "batch_size": 64},
+    "confident": {"epochs": 1, "batch_size": 64, "width": 16},
+    "gen": {"epochs": 1, "batch_size": 64, "autoencoder_steps": 2},
+    "oracle": {"epochs": 1, "batch_size": 64},
 }
 QUICK = {"moons": SMALL, "digits": SMALL | {"autoencoder": {"epochs": 1, "batch_size": 64, "dim": 4}}}
 
@@ -27,14 +35,19 @@ def small_task(name: str) -> Task:
     task = uqgan.load_task(name)
     few = torch.arange(200)
     ood = {key: x[:50] for key, x in task.ood.items()}
+    outliers = {key: x[:50] for key, x in task.outliers.items()}
     train, validation, test = task.train[few], task.validation[few[:40]], task.test[few[:60]]
-    return replace(task, train=train, validation=validation, test=test, ood=ood)
+    return replace(task, train=train, validation=validation, test=test, ood=ood, outliers=outliers)
 
 
 @pytest.fixture(scope="module", params=[(m, t) for m in METHODS for t in QUICK], ids="-".join)
 def run(request: pytest.FixtureRequest) -> Run:
     method, task = request.param
     return uqgan.fit(method, small_task(task), config=load_config(task, overrides=QUICK[task]), device="cpu")
+
+
+def method_of(run: Run) -> Method:
+    return METHODS[run.record.plan.method]
 
 
 def same(a: Prediction, b: Prediction) -> bool:
@@ -52,7 +65,7 @@ def test_a_prediction_has_a_probability_for_each_class_and_one_score_a_sample(ru
         assert score.isfinite().all()
         assert (score >= 0).all()
     assert out.aleatoric.amax() <= torch.log(torch.tensor(run.task.n_classes)) + 1e-5
-    assert (out.spread is None) == (METHODS[run.record.plan.method].passes == 1)
+    assert (out.spread is None) == (method_of(run).passes * method_of(run).members == 1)
 
 
 def test_the_same_seed_repeats_a_prediction_bit_for_bit(run: Run) -> None:
@@ -62,7 +75,7 @@ def test_the_same_seed_repeats_a_prediction_bit_for_bit(run: Run) -> None:
 
 def test_only_stochastic_methods_change_with_the_seed(run: Run) -> None:
     x = run.task.test.x[:7]
-    stochastic = METHODS[run.record.plan.method].passes > 1
+    stochastic = method_of(run).passes > 1
     assert same(run.predict(x, seed=3), run.predict(x, seed=4)) != stochastic
 
 
@@ -83,6 +96,113 @@ def test_bytes_and_pixels_in_0_to_1_read_alike(run: Run) -> None:
 def test_an_input_of_another_shape_is_refused_with_a_sentence(run: Run) -> None:
     with pytest.raises(uqgan.errors.UsageError, match=r"x has shape .*: must be \(samples, "):
         run.predict(torch.zeros(3, 5))
+
+
+@pytest.mark.parametrize("n", [1, 10_000])
+def test_any_number_of_samples_is_read(run: Run, n: int) -> None:
+    x = run.task.test.x[:50]
+    out = run.predict(x.repeat(n // 50 + 1, *[1] * (x.ndim - 1))[:n])
+    assert out.probs.shape == (n, run.task.n_classes)
+    assert_close(out.probs.sum(1), torch.ones(n))
+
+
+def monte_carlo_error(out: Prediction, run: Run) -> Tensor:
+    """Standard error of the class probabilities over the draws: a bound for each of them."""
+    assert out.spread is not None
+    return out.spread / method_of(run).passes ** 0.5
+
+
+def test_permuting_the_batch_permutes_the_answer(run: Run) -> None:
+    x = run.task.test.x
+    order = torch.randperm(len(x))
+    out, permuted = run.predict(x, seed=3), run.predict(x[order], seed=3)
+    if method_of(run).dropout:  # each row has masks of its own
+        error = (permuted.probs - out.probs[order]).abs().amax(1)
+        assert (error.mean() < 4 * monte_carlo_error(out, run).mean()).all()
+        return
+    for name in ("probs", "aleatoric", "epistemic", "foreignness"):
+        assert_close(getattr(permuted, name), getattr(out, name)[order], atol=1e-4, rtol=1e-4)
+
+
+def test_a_repeated_draw_reads_as_one_draw(run: Run) -> None:
+    logits, prior = 3 * torch.randn(1, 9, run.task.n_classes), run.record.predictor.prior
+    one, many = (method_of(run).reading(drawn, prior) for drawn in (logits, logits.repeat(7, 1, 1)))
+    for name in ("probs", "aleatoric", "epistemic", "foreignness"):
+        assert_close(getattr(one, name), getattr(many, name), atol=1e-6, rtol=1e-5)
+    assert one.spread is None
+    assert_close(many.spread, torch.zeros(9), atol=1e-6, rtol=0)
+
+
+class Killed(BaseException):
+    """Ends a training as a kill would: nothing tidies up."""
+
+
+def test_a_killed_run_is_refused_and_goes_on_to_the_same_weights(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, task, folder = run.record.plan, run.task, tmp_path / "run"
+    section = method_of(run).section
+    longer = {section: dict(QUICK[task.name][section]) | ({} if section == "uqgan" else {"epochs": 2})}
+    config = load_config(task.name, overrides=QUICK[task.name] | longer | {"fresh": True})
+    whole = uqgan.fit(plan.method, task, config=config, device="cpu")
+    write, last = Log.write, len(whole.record.log) - 1
+
+    def killed_at_the_last(log: Log, row: dict[str, Any]) -> None:
+        if len(log.rows) == last:
+            raise Killed
+        write(log, row)
+
+    monkeypatch.setattr("uqgan.training.SAVE_SECONDS", 0.0)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Log, "write", killed_at_the_last)
+        patch.setattr("uqgan.api.remove_run", lambda _: None)
+        uqgan.fit(plan.method, task, config=config, device="cpu", folder=folder)
+    with pytest.raises(uqgan.errors.UsageError, match="has not finished"):
+        uqgan.load(folder)
+    resumed = uqgan.fit(plan.method, task, config=config, device="cpu", folder=folder, resume=True)
+    state, wanted = resumed.record.predictor.state_dict(), whole.record.predictor.state_dict()
+    assert all(torch.equal(state[key], wanted[key]) for key in wanted)
+    assert resumed.record.log == whole.record.log
+
+
+class PlainNet(nn.Module):
+    """A network such as users bring, for points and for pictures."""
+
+    def __init__(self, shape: tuple[int, ...], n_classes: int) -> None:
+        super().__init__()
+        self.hidden = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 16), nn.BatchNorm1d(16), nn.ReLU())
+        self.head = nn.Sequential(nn.Dropout(0.5), nn.Linear(16, n_classes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.hidden(x))
+
+
+def test_a_network_of_the_users_own_is_trained_saved_and_read(run: Run, tmp_path: Path) -> None:
+    plan, task = run.record.plan, run.task
+    net = PlainNet(task.shape, task.n_classes)
+    own = uqgan.fit(plan.method, task, config=plan.config, device="cpu", classifier=net, folder=tmp_path / "run")
+    x = task.test.x[:7]
+    out = own.predict(x, seed=1)
+    assert_close(out.probs.sum(1), torch.ones(7))
+    assert same(out, uqgan.load(tmp_path / "run", device="cpu", classifier=net).predict(x, seed=1))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_cpu_and_gpu_agree(run: Run, tmp_path: Path) -> None:
+    fp32 = run.record.plan.config.model_copy(update={"precision": "fp32"})
+    run = uqgan.fit(run.record.plan.method, run.task, config=fp32, device="cpu", folder=tmp_path / "run")
+    x = run.task.test.x
+    on_gpu = uqgan.load(tmp_path / "run", device="cuda")
+    out, other = run.predict(x, seed=3), on_gpu.predict(x, seed=3)
+    assert same(other, on_gpu.predict(x, seed=3))
+    if method_of(run).passes == 1:
+        for name in ("probs", "aleatoric", "epistemic", "foreignness"):
+            assert_close(getattr(other, name), getattr(out, name), atol=1e-3, rtol=1e-3)
+        return
+    error = monte_carlo_error(out, run)
+    assert (other.probs - out.probs).mean(0).abs().amax() < 4 * 2**0.5 * error.mean()
+    gap = (other.epistemic - out.epistemic).mean().abs()
+    assert gap < 4 * 2**0.5 * error.mean() * math.log(run.task.n_classes)
 
 
 def test_a_saved_run_comes_back_bit_for_bit(run: Run, tmp_path: Path) -> None:

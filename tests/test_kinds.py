@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import uqgan
+from uqgan.checkpoint import Stopped
 from uqgan.config import Config, load_config
 from uqgan.data.tasks import Task
 from uqgan.errors import UsageError
@@ -27,6 +28,8 @@ QUICK = load_config(
     "moons",
     overrides={
         "cross_entropy": {"epochs": 2, "batch_size": 64},
+        "one_vs_all": {"epochs": 2, "batch_size": 64},
+        "oracle": {"epochs": 2, "batch_size": 64},
         "uqgan": {"iterations": 3, "batch_size": 16, "validate_every": 1},
     },
 )
@@ -124,32 +127,88 @@ def test_a_network_that_was_stopped_early_is_not_shared(task: Task) -> None:
     assert log.rows[-1]["step"] == 3
 
 
-def test_an_oracle_trains_on_the_outliers_and_its_weights_follow_them(task: Task) -> None:
-    seen: list[tuple[int, int]] = []
+@pytest.mark.parametrize(("oracle", "plain"), [("entropy-oracle", "entropy"), ("ova-oracle", "one-vs-all")])
+def test_an_oracle_trains_on_the_outliers_and_its_weights_follow_them(oracle: str, plain: str, task: Task) -> None:
+    first = METHODS[oracle].fit(task, QUICK, Log())
+    moved = replace(task, outliers={"uniform": task.outliers["uniform"] + 1})
+    assert not same(first, METHODS[oracle].fit(moved, QUICK, Log()))
+    assert not same(first, METHODS[plain].fit(task, QUICK, Log()))
+    with pytest.raises(UsageError, match=f"has no outliers to train {METHODS[oracle].title} on"):
+        METHODS[oracle].fit(replace(task, outliers={}), QUICK, Log())
+
+
+def test_half_of_an_oracles_batch_are_outliers_shared_equally_between_their_sets(task: Task) -> None:
+    seen: list[Tensor] = []
 
     def objective(nets: Networks, batch: SupervisedBatch) -> Scalar:
         assert batch.outliers is not None
-        seen.append((len(batch.x), len(batch.outliers)))
-        uniform = -nets.classifier(batch.outliers).log_softmax(1).mean()
-        return cross_entropy_loss(nets.classifier(batch.x), batch.y) + uniform
+        seen.append(batch.outliers)
+        assert len(batch.x) == len(batch.outliers)
+        return cross_entropy_loss(nets.classifier(batch.x), batch.y)
 
     def fit(nets: Networks, task: Task, config: Config, log: Log, outliers: Sequence[Tensor]) -> None:
-        probs = lambda logits: logits.softmax(-1)  # noqa: E731
-        fit_supervised(nets, task, config, log, "cross_entropy", objective, probs, outliers)
+        fit_supervised(nets, task, config, log, "cross_entropy", objective, lambda logits: logits.softmax(-1), outliers)
 
+    sets = {"ones": torch.full((7, 2), 1.0), "twos": torch.full((90, 2), 2.0)}
     oracle = Method("Oracle", recipe(fit, uses=("outliers",)), read_entropy, sees_ood=True)
-    first = oracle.fit(task, QUICK, Log())
-    assert seen[0] == (32, 32)
-    moved = replace(task, outliers={"uniform": task.outliers["uniform"] + 1})
-    assert not same(first, oracle.fit(moved, QUICK, Log()))
-    assert not same(first, METHODS["entropy"].fit(task, QUICK, Log()))
-    with pytest.raises(UsageError, match="has no outliers to train Oracle on"):
-        oracle.fit(replace(task, outliers={}), QUICK, Log())
+    oracle.fit(replace(task, outliers=sets), QUICK, Log())
+    assert len(seen[0]) == 32
+    assert (seen[0][:, 0] == 1).sum() == (seen[0][:, 0] == 2).sum() == 16
+
+
+def test_a_method_takes_the_settings_of_its_own_section(task: Task) -> None:
+    both = {"cross_entropy": {"epochs": 1, "batch_size": 64}, "oracle": {"epochs": 3, "batch_size": 100}}
+    config = load_config("moons", overrides=both)
+    METHODS["entropy-oracle"].fit(task, config, log := Log())
+    assert [row["step"] for row in log.rows] == [4, 8, 12]
+    METHODS["entropy"].fit(task, config, log := Log())
+    assert [row["step"] for row in log.rows] == [4]
+
+
+def test_an_ensemble_of_identical_members_reads_as_one_and_of_different_ones_does_not(task: Task) -> None:
+    predictor = METHODS["ensemble"].fit(task, QUICK, Log())
+    x = task.test.x[:9]
+    out, alone = predictor.predict(x), [predictor.member(j).predict(x) for j in range(5)]
+    torch.testing.assert_close(out.probs, torch.stack([each.probs for each in alone]).mean(0))
+    assert not torch.equal(out.epistemic, alone[0].epistemic)
+    for net in predictor.networks:
+        net.load_state_dict(predictor.networks[0].state_dict())
+    torch.testing.assert_close(predictor.predict(x).epistemic, alone[0].epistemic)
+    torch.testing.assert_close(predictor.predict(x).spread, torch.zeros(9), atol=1e-6, rtol=0)
+
+
+def test_members_trained_side_by_side_are_those_trained_one_after_another(
+    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensemble = Method("Ensemble", cross_entropy, read_entropy, members=3)
+    fresh = QUICK.model_copy(update={"fresh": True})
+    in_turn = ensemble.fit(task, fresh, one := Log())
+    monkeypatch.setattr("uqgan.methods.method.PAYS_FROM_SECONDS", 0.0)
+    together = ensemble.fit(task, QUICK, two := Log(tmp_path / "run"))
+    assert same(in_turn, together)
+    assert one.rows == two.rows
+    assert two.reused == [f"cross_entropy.member-{j}" for j in (1, 2)]
+    assert not any((tmp_path / "cache" / "unfinished").iterdir())
+
+
+def test_members_side_by_side_that_run_out_of_time_go_on_later(
+    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensemble = Method("Ensemble", cross_entropy, read_entropy, members=3)
+    monkeypatch.setattr("uqgan.methods.method.PAYS_FROM_SECONDS", 0.0)
+    monkeypatch.setenv("UQGAN_CACHE", str(tmp_path / "other"))
+    monkeypatch.setattr(Log, "minutes_left", 1e-9)
+    with pytest.raises(Stopped, match="--resume goes on"):
+        ensemble.fit(task, QUICK, Log(tmp_path / "run"))
+    assert len(list((tmp_path / "other" / "unfinished").iterdir())) == 2
+    monkeypatch.setattr(Log, "minutes_left", None)
+    resumed = ensemble.fit(task, QUICK, Log(tmp_path / "run", resume=True))
+    assert same(resumed, ensemble.fit(task, QUICK.model_copy(update={"fresh": True}), Log()))
 
 
 def test_what_a_recipe_does_not_use_is_refused() -> None:
-    with pytest.raises(UsageError, match="Oracle: its recipe cross_entropy does not use outliers"):
-        Method("Oracle", cross_entropy, read_entropy, sees_ood=True)
+    with pytest.raises(UsageError, match="Oracle: its recipe uqgan does not use outliers"):
+        Method("Oracle", uqgan_recipe, read_one_vs_all, sees_ood=True)
     with pytest.raises(UsageError, match="MC: its recipe cross_entropy does not use dropout"):
         Method("MC", recipe(None), read_entropy, dropout=0.5)
     with pytest.raises(UsageError, match="Ensemble: members = 6: must be within 1 to 5"):

@@ -10,11 +10,13 @@ from uqgan.losses import (
     classifier_loss,
     critic_loss,
     cross_entropy_loss,
+    foreign_loss,
     gradient_penalty,
     in_class_loss,
     one_vs_all_loss,
     out_of_class_loss,
     reconstruction_loss,
+    uniform_loss,
 )
 from uqgan.models.gan import Critic
 from uqgan.uncertainty import posterior
@@ -162,3 +164,19 @@ def test_the_critics_slope_and_its_penalty_are_those_of_autograd() -> None:
     assert len(ours) == 4  # the weights; biases don't touch the slope
     for a, b in zip(ours, [g for g in theirs if g.ndim == 2], strict=True):
         assert_close(a, b)
+
+
+@given(n=st.integers(2, 9), seed=st.integers(0, 99))
+def test_the_uniform_loss_is_a_kl_divergence_from_the_uniform_distribution(n: int, seed: int) -> None:
+    logits = 3 * torch.randn(6, n, generator=torch.Generator().manual_seed(seed), dtype=torch.double)
+    uniform = torch.distributions.Categorical(probs=torch.full((6, n), 1 / n, dtype=torch.double))
+    wanted = torch.distributions.kl_divergence(uniform, torch.distributions.Categorical(logits=logits)).mean()
+    assert_close(uniform_loss(logits), wanted)
+    assert_close(uniform_loss(torch.zeros(6, n, dtype=torch.double)), torch.zeros((), dtype=torch.double))
+
+
+@given(n=st.integers(2, 9), seed=st.integers(0, 99))
+def test_the_foreign_loss_is_the_mean_over_heads_of_their_out_of_class_losses(n: int, seed: int) -> None:
+    logits = 3 * torch.randn(6, n, generator=torch.Generator().manual_seed(seed), dtype=torch.double)
+    heads = [out_of_class_loss(logits, torch.full((6,), k)) for k in range(n)]
+    assert_close(foreign_loss(logits), torch.stack(heads).mean())

@@ -18,11 +18,12 @@ from uqgan.uncertainty import (
     posterior,
     read_entropy,
     read_max_softmax,
+    read_mutual_information,
     read_one_vs_all,
 )
 from worlds import World, discrete_worlds
 
-READINGS = (read_one_vs_all, read_max_softmax, read_entropy)
+READINGS = (read_one_vs_all, read_max_softmax, read_entropy, read_mutual_information)
 COLUMNS = ("probs", "aleatoric", "epistemic", "foreignness")
 
 
@@ -147,3 +148,15 @@ def test_joined_parts_are_the_whole() -> None:
     parts = Prediction.join([read_one_vs_all(logits[:, :2], prior), read_one_vs_all(logits[:, 2:], prior)])
     for name in (*COLUMNS, "spread"):
         assert_close(getattr(parts, name), getattr(whole, name))
+
+
+@given(n=st.integers(2, 9), draws=st.integers(1, 8), seed=st.integers(0, 99))
+def test_mutual_information_is_at_least_0_and_with_the_mean_entropy_the_entropy_of_the_mean(
+    n: int, draws: int, seed: int
+) -> None:
+    logits = 4 * torch.randn(draws, 6, n, generator=torch.Generator().manual_seed(seed), dtype=torch.double)
+    out = read_mutual_information(logits, uniform(n))
+    assert (out.epistemic >= 0).all()
+    assert_close(out.aleatoric + out.epistemic, entropy(out.probs))
+    alike = read_mutual_information(logits[:1].repeat(draws, 1, 1), uniform(n))
+    assert_close(alike.epistemic, torch.zeros(6, dtype=torch.double))

@@ -12,6 +12,8 @@ from typing import Any
 
 from uqgan.errors import RunFailed
 
+CACHE_VARIABLE = "UQGAN_CACHE"
+
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a file, all of it or nothing."""
@@ -74,7 +76,7 @@ def locked(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator[No
 
 def cache_folder() -> Path:
     """Folder of what can be made again: UQGAN_CACHE, or uqgan in the user's cache folder."""
-    chosen = os.environ.get("UQGAN_CACHE")
+    chosen = os.environ.get(CACHE_VARIABLE)
     return Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "uqgan"
 
 

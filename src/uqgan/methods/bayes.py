@@ -13,7 +13,6 @@ from torch.func import vmap
 
 from uqgan.acceleration import prepare
 from uqgan.config import BayesConfig, Config
-from uqgan.data.dataset import CHUNK
 from uqgan.data.tasks import Task
 from uqgan.log import Log
 from uqgan.losses import cross_entropy_loss, log_scale_mixture, minibatch_share, sampled_log_density
@@ -26,6 +25,8 @@ from uqgan.training import SupervisedBatch, fit_supervised
 
 SETTINGS: tuple[str, ...] = ("bayes",)
 USES: tuple[str, ...] = ()
+BATCHED_ROWS = 512
+"""Rows of all draws, at most, that go through a network in one pass: more are faster draw by draw."""
 
 
 class BayesianNetworks(Networks):
@@ -47,10 +48,10 @@ class BayesianNetworks(Networks):
             prepare(inner, config.precision)
 
     def logits(self, x: Images, n_draws: int) -> DrawnLogits:
-        """Logits of each draw: in one pass where the rows of all draws fit into a chunk, else one after another."""
+        """Logits of each draw: in one pass where their rows are few, else one after another."""
         net = self.net
         weights = net.weights(net.noise(n_draws), net.scales())
-        if n_draws > 1 and n_draws * len(x) <= CHUNK and not isinstance(net.net, UserClassifier):
+        if n_draws > 1 and n_draws * len(x) <= BATCHED_ROWS and not isinstance(net.net, UserClassifier):
             return vmap(net.run, (None, 0))(x, weights)
         return torch.stack([net.run(x, {name: w[k] for name, w in weights.items()}) for k in range(n_draws)])
 

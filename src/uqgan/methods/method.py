@@ -170,9 +170,7 @@ class Method:
         predictor.make_fast(config)
         return predictor
 
-    def _fit_member(
-        self, j: int, task: Task, config: Config, log: Log, user_classifier: nn.Module | None
-    ) -> Networks:
+    def _fit_member(self, j: int, task: Task, config: Config, log: Log, user_classifier: nn.Module | None) -> Networks:
         its_log = log if self.members == 1 else log.of_member(j, self._seeds(log)[j])
         torch.manual_seed(its_log.seed)
         nets = self._networks(task.shape, task.n_classes, config, user_classifier).to(task.train.x.device)

@@ -1,5 +1,6 @@
 """Members of an ensemble trained side by side on the cores of a CPU, one process each, into the weight cache."""
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -9,6 +10,7 @@ import joblib
 import torch
 
 from uqgan.checkpoint import Stopped
+from uqgan.files import CACHE_VARIABLE
 from uqgan.log import Log
 
 PAYS_FROM_SECONDS = 20.0
@@ -22,7 +24,10 @@ def train_side_by_side(train: Callable[[Log], object], folders: Sequence[Path], 
     """
     workers = min(joblib.cpu_count(), len(seeds))
     log.say(f"training {len(seeds)} members, {workers} at a time")
-    calls = (joblib.delayed(_train)(train, *place, log.minutes_left) for place in zip(folders, seeds, strict=True))
+    known = os.environ.get(CACHE_VARIABLE)  # processes are kept, and may be older than its value
+    calls = (
+        joblib.delayed(_train)(train, *place, log.minutes_left, known) for place in zip(folders, seeds, strict=True)
+    )
     start, name = time.monotonic(), log.label("members")
     with log.bar(name, 0, len(seeds)) as advance:
         try:
@@ -37,8 +42,12 @@ def train_side_by_side(train: Callable[[Log], object], folders: Sequence[Path], 
         raise Stopped(f"{log.stopped}, before all members are trained (--resume goes on)")
 
 
-def _train(train: Callable[[Log], object], folder: Path, seed: int, minutes: float | None) -> str | None:
+def _train(
+    train: Callable[[Log], object], folder: Path, seed: int, minutes: float | None, cache: str | None
+) -> str | None:
     torch.set_num_threads(1)
+    if cache is not None:
+        os.environ[CACHE_VARIABLE] = cache
     log = Log(folder, seed, resume=True, max_minutes=minutes)
     train(log)
     if log.stopped is None:
