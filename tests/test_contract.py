@@ -153,10 +153,11 @@ def test_a_killed_run_is_refused_and_goes_on_to_the_same_weights(
         write(log, row)
 
     monkeypatch.setattr("uqgan.training.SAVE_SECONDS", 0.0)
-    with monkeypatch.context() as patch, pytest.raises(Killed):
+    with monkeypatch.context() as patch:
         patch.setattr(Log, "write", killed_at_the_last)
         patch.setattr("uqgan.api.remove_run", lambda _: None)
-        uqgan.fit(plan.method, task, config=config, device="cpu", folder=folder)
+        with pytest.raises(Killed):
+            uqgan.fit(plan.method, task, config=config, device="cpu", folder=folder)
     with pytest.raises(uqgan.errors.UsageError, match="has not finished"):
         uqgan.load(folder)
     resumed = uqgan.fit(plan.method, task, config=config, device="cpu", folder=folder, resume=True)
