@@ -124,6 +124,15 @@ def test_permuting_the_batch_permutes_the_answer(run: Run) -> None:
         assert_close(getattr(permuted, name), getattr(out, name)[order], atol=1e-4, rtol=1e-4)
 
 
+def test_members_are_read_one_by_one(run: Run) -> None:
+    x, n = run.task.test.x[:7], method_of(run).members
+    alone = torch.stack([run.predict(x, seed=3, member=j).probs for j in range(n)])
+    assert_close(alone.mean(0), run.predict(x, seed=3).probs)
+    assert n == 1 or not torch.equal(alone[0], alone[1])
+    with pytest.raises(uqgan.errors.UsageError, match=f"member = {n}: must be within 0 to {n - 1}"):
+        run.predict(x, member=n)
+
+
 def test_a_repeated_draw_reads_as_one_draw(run: Run) -> None:
     logits, prior = 3 * torch.randn(1, 9, run.task.n_classes), run.record.predictor.prior
     one, many = (method_of(run).reading(drawn, prior) for drawn in (logits, logits.repeat(7, 1, 1)))

@@ -51,8 +51,12 @@ class Run:
             check_same_data(plan, self._task)
         return self._task
 
-    def predict(self, x: Tensor | npt.NDArray[Any], seed: int | None = 0) -> Prediction:
-        """Classes and uncertainties of images (uint8, or floats in [0, 1]) or points; None draws afresh each time."""
+    def predict(self, x: Tensor | npt.NDArray[Any], seed: int | None = 0, member: int | None = None) -> Prediction:
+        """Classes and uncertainties of images (uint8, or floats in [0, 1]) or points.
+
+        Stochastic methods repeat their draws with the same seed; None draws afresh each time. `member` reads one member
+        of an ensemble alone.
+        """
         inputs = torch.as_tensor(x)
         shape = self.record.plan.shape
         if inputs.shape[1:] != shape:
@@ -61,7 +65,12 @@ class Run:
             inputs = inputs.float()
             if len(shape) == 3 and not (inputs.amin() >= 0 and inputs.amax() <= 1):
                 raise UsageError("x has pixels outside [0, 1]: give uint8, or floats divided by 255")
-        return self.record.predictor.predict(inputs, seed).cpu()
+        predictor = self.record.predictor
+        if member is not None:
+            if not 0 <= member < len(predictor.members):
+                raise UsageError(f"member = {member}: must be within 0 to {len(predictor.members) - 1}")
+            predictor = predictor.member(member)
+        return predictor.predict(inputs, seed).cpu()
 
     def outputs(self, validation: bool = False) -> Outputs:
         """Predictions for all test samples of its task, or for those of validation."""
