@@ -19,6 +19,7 @@ SMALL = {
     "uqgan": {"iterations": 2, "batch_size": 16, "validate_every": 1},
     "one_vs_all": {"epochs": 1, "batch_size": 64},
     "cross_entropy": {"epochs": 1, "batch_size": 64},
+    "confident": {"epochs": 1, "batch_size": 64},
 }
 QUICK = {"moons": SMALL, "digits": SMALL | {"autoencoder": {"epochs": 1, "batch_size": 64, "dim": 4}}}
 

@@ -81,6 +81,16 @@ def foreign_loss(logits: Logits) -> Scalar:
     return -F.logsigmoid(-logits).sum(1).mean() / logits.shape[1]
 
 
+def real_loss(logits: Logits) -> Scalar:
+    """-log D(x): a discriminator must take x for real, or a generator wants it to."""
+    return F.softplus(-logits).mean()
+
+
+def fake_loss(logits: Logits) -> Scalar:
+    """-log(1 - D(x)): a discriminator must take x for generated, or a generator wants it to."""
+    return F.softplus(logits).mean()
+
+
 def log_scale_mixture(w: Tensor, share: float, wide: float, narrow: float) -> Tensor:
     """Log-density of weights under share·N(0, wide²) + (1 - share)·N(0, narrow²)."""
     parts = [
