@@ -20,6 +20,7 @@ SMALL = {
     "one_vs_all": {"epochs": 1, "batch_size": 64},
     "cross_entropy": {"epochs": 1, "batch_size": 64},
     "confident": {"epochs": 1, "batch_size": 64},
+    "gen": {"epochs": 1, "batch_size": 64, "autoencoder_steps": 1},
 }
 QUICK = {"moons": SMALL, "digits": SMALL | {"autoencoder": {"epochs": 1, "batch_size": 64, "dim": 4}}}
 
