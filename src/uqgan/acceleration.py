@@ -21,7 +21,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Adam
+from torch.optim import Adam, RMSprop
 
 from uqgan.errors import UsageError
 from uqgan.models.fast import fast
@@ -189,6 +189,15 @@ def adam(
     step = getattr(Adam.step, "__wrapped__", Adam.step)  # without the profiler's hook, which can't be compiled
     optimizer.step = compile_often(MethodType(step, optimizer))  # type: ignore[method-assign]
     return optimizer
+
+
+def rmsprop(net: nn.Module, weight_decay: float = 0.0) -> RMSprop:
+    """RMSprop over a network's weights; `set_lr` sets its learning rate."""
+    weights = list(net.parameters())
+    if weights[0].device.type != "cuda":
+        return RMSprop(weights, 0.0, weight_decay=weight_decay)
+    lr = torch.tensor(0.0, device=weights[0].device)
+    return RMSprop(weights, lr, weight_decay=weight_decay, foreach=True, capturable=True)
 
 
 def keep_freed_memory() -> None:

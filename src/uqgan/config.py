@@ -91,6 +91,8 @@ class GenConfig(Settings):
     """Samples per step."""
     dim: int = Field(50, ge=1, le=4096)
     """Size of a latent code of the variational autoencoder."""
+    width: int = Field(256, ge=2)
+    """Channels of the autoencoder's decoder after its first layer; half as many after the second."""
     autoencoder_steps: int = Field(10, ge=1)
     """Steps of the variational autoencoder per batch."""
     lr: float = Field(1e-3, gt=0)
@@ -234,8 +236,8 @@ def settings_for_pictures(shape: tuple[int, ...], n_train: int) -> dict[str, Any
         "cross_entropy": supervised,
         "mc_dropout": supervised,
         "bayes": supervised,
-        "confident": with_foreign | {"width": 64 if small else 1024},
-        "gen": with_foreign | {"dim": 50 if size == 32 else 200},
+        "confident": with_foreign | ({"width": 64, "lr": 1e-3, "beta": 0.1} if small else {}),
+        "gen": with_foreign | ({"width": 32, "autoencoder_steps": 2} if small else {"dim": 50 if size == 32 else 200}),
         "oracle": with_foreign,
     }
 

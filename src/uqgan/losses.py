@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from uqgan.shapes import Codes, Images, Labels, Logits, Prior, Scalar
+from uqgan.shapes import Codes, Concentrations, Images, Labels, Logits, Prior, Scalar, Scores
 
 
 @runtime_checkable
@@ -79,6 +79,45 @@ def uniform_loss(logits: Logits) -> Scalar:
 def foreign_loss(logits: Logits) -> Scalar:
     """Objective on samples foreign to all classes: every head must call them out-of-class, -log C(o|x, y)."""
     return -F.logsigmoid(-logits).sum(1).mean() / logits.shape[1]
+
+
+def real_loss(logits: Logits) -> Scalar:
+    """-log D(x): a discriminator must take x for real, or a generator wants it to."""
+    return F.softplus(-logits).mean()
+
+
+def fake_loss(logits: Logits) -> Scalar:
+    """-log(1 - D(x)): a discriminator must take x for generated, or a generator wants it to."""
+    return F.softplus(logits).mean()
+
+
+def dirichlet_kl(alpha: Concentrations) -> Scores:
+    """KL(Dir(α)‖Dir(1)) of each sample, in float64 inside: it is a small difference of large numbers."""
+    wide = alpha if alpha.device.type == "mps" else alpha.double()  # MPS has no float64
+    total, n_classes = wide.sum(1), alpha.shape[1]
+    surprise = (wide - 1) * (wide.digamma() - total.digamma()[:, None]) - wide.lgamma()
+    return (total.lgamma() - math.lgamma(n_classes) + surprise.sum(1)).to(alpha.dtype)
+
+
+def wrong_evidence_loss(alpha: Concentrations, y: Labels) -> Scalar:
+    """β·KL(Dir(α₋y)‖Dir(1)): there must be no evidence for wrong classes.
+
+    β is the mean probability of wrong classes in the batch, taken as a constant.
+    """
+    wrong = torch.arange(alpha.shape[1] - 1, device=alpha.device)
+    alpha_wrong = alpha.gather(1, wrong + (wrong >= y[:, None]))
+    beta = (alpha_wrong.sum(1) / alpha.sum(1)).mean().detach()
+    return beta * dirichlet_kl(alpha_wrong).mean()
+
+
+def standard_normal_kl(loc: Codes, scale: Codes) -> Scalar:
+    """KL(N(loc, scale²)‖N(0, 1)) of each sample, averaged."""
+    return (0.5 * (loc.square() + scale.square() - 1) - scale.log()).sum(1).mean()
+
+
+def squared_error_loss(made: Images, x: Images) -> Scalar:
+    """Squared error of each sample, summed over its pixels, averaged over samples."""
+    return (made - x).square().flatten(1).sum(1).mean()
 
 
 def log_scale_mixture(w: Tensor, share: float, wide: float, narrow: float) -> Tensor:

@@ -12,9 +12,11 @@ Images = Float[Tensor, "batch ..."]
 Labels = Int[Tensor, "batch"]
 Logits = Float[Tensor, "batch classes"]
 DrawnLogits = Float[Tensor, "draws batch classes"]
+Concentrations = Float[Tensor, "batch classes"]
+"""α of a Dirichlet distribution over the classes."""
 Probs = Float[Tensor, "batch classes"]
 Scores = Float[Tensor, "batch"]
-"""One number per sample; larger means more uncertain."""
+"""One number per sample; as an uncertainty, larger means more uncertain."""
 
 Prior = Float[Tensor, "classes"]
 Codes = Float[Tensor, "batch dim"]

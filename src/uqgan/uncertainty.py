@@ -15,6 +15,9 @@ from torch import Tensor
 
 from uqgan.shapes import DrawnLogits, Prior, Probs, Scores
 
+LINEAR_FROM = 10.0
+"""Logit from which on evidence grows linearly (decision 0019)."""
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -137,10 +140,35 @@ def read_mutual_information(logits: DrawnLogits, prior: Prior) -> Prediction:
     return Prediction(probs, mean_entropy, information, information, _spread(drawn))
 
 
+def evidence(logits: Tensor) -> Tensor:
+    """exp(f), but linear from `LINEAR_FROM` on with the slope it has there: it neither overflows nor goes flat."""
+    return logits.clamp(max=LINEAR_FROM).exp() * (1 + (logits - LINEAR_FROM).relu())
+
+
+def concentration(logits: Tensor) -> Tensor:
+    """α = evidence + 1 of the Dirichlet distribution over class probabilities."""
+    return evidence(logits) + 1
+
+
+def expected_probs(logits: Tensor) -> Tensor:
+    """Mean of that distribution, α / Σα."""
+    alpha = concentration(logits)
+    return alpha / alpha.sum(-1, keepdim=True)
+
+
+def read_dirichlet(logits: DrawnLogits, prior: Prior) -> Prediction:
+    """Prediction of logits of evidence; the entropy of the expected probabilities serves as both uncertainties."""
+    drawn = expected_probs(logits)
+    probs = drawn.mean(0)
+    uncertainty = entropy(probs)
+    return Prediction(probs, uncertainty, uncertainty, uncertainty, _spread(drawn))
+
+
 UNITS: dict[Reading, tuple[str, str]] = {
     read_one_vs_all: ("nats", "probability"),
     read_entropy: ("nats", "nats"),
     read_mutual_information: ("nats", "nats"),
+    read_dirichlet: ("nats", "nats"),
     read_max_softmax: ("1 - max p̂", "1 - max p̂"),
 }
 """Units of the aleatoric and of the epistemic uncertainty, per reading."""

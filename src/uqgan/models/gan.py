@@ -19,7 +19,7 @@ class Generator(nn.Module):
         sizes = (noise + n_classes, 1024, 512, 256)
         hidden = [layer for a, b in pairwise(sizes) for layer in (nn.Linear(a, b), nn.ReLU(), nn.BatchNorm1d(b))]
         self.layers = nn.Sequential(*hidden, nn.Linear(sizes[-1], dim))
-        self.apply(_small_weights)
+        self.apply(small_weights)
 
     def forward(self, y: Labels) -> Codes:
         weight = next(self.parameters())
@@ -36,7 +36,7 @@ class Critic(nn.Module):
         sizes = (dim + n_classes, width, width, width, 1)
         self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
         self.activation = nn.LeakyReLU()
-        self.apply(_small_weights)
+        self.apply(small_weights)
 
     def forward(self, z: Codes, y: Labels) -> Tensor:
         h = with_label(z, y, self.n_classes)
@@ -64,10 +64,11 @@ class Critic(nn.Module):
         return slope
 
 
-def _small_weights(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear):
+def small_weights(module: nn.Module) -> None:
+    """Initialise linear layers and convolutions by N(0, 0.02²), batch norms by N(1, 0.02²), and all biases with 0."""
+    if isinstance(module, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
         nn.init.normal_(module.weight, 0.0, 0.02)
-        nn.init.zeros_(module.bias)
-    elif isinstance(module, nn.BatchNorm1d):
+    elif isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
         nn.init.normal_(module.weight, 1.0, 0.02)
-        nn.init.zeros_(module.bias)
+    if isinstance(getattr(module, "bias", None), Tensor):
+        nn.init.zeros_(module.bias)  # type: ignore[arg-type]
