@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import uqgan
@@ -36,7 +37,7 @@ class Block(nn.Module):
         self.shortcut = nn.Sequential(*shortcut) if stride > 1 or inputs != outputs else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        return (self.main(x) + self.shortcut(x)).relu()
+        return F.relu(self.main(x) + self.shortcut(x))
 
 
 class ResNet18(nn.Sequential):

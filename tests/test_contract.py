@@ -22,16 +22,11 @@ SMALL = {
     "uqgan": {"iterations": 2, "batch_size": 16, "validate_every": 1},
     "one_vs_all": {"epochs": 1, "batch_size": 64},
     "cross_entropy": {"epochs": 1, "batch_size": 64},
-<<<<<<< HEAD
     "mc_dropout": {"epochs": 1, "batch_size": 64},
     "bayes": {"epochs": 1, "batch_size": 64},
     "confident": {"epochs": 1, "batch_size": 64, "width": 16},
     "gen": {"epochs": 1, "batch_size": 64, "autoencoder_steps": 2},
     "oracle": {"epochs": 1, "batch_size": 64},
-=======
-    "confident": {"epochs": 1, "batch_size": 64},
-    "gen": {"epochs": 1, "batch_size": 64, "autoencoder_steps": 1},
->>>>>>> gan-rivals
 }
 QUICK = {"moons": SMALL, "digits": SMALL | {"autoencoder": {"epochs": 1, "batch_size": 64, "dim": 4}}}
 
