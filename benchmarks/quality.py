@@ -4,8 +4,8 @@
     python benchmarks/quality.py mnist --validation --uqgan.gan-lr 2e-4
 
 --validation scores validation samples, known and OoD, and leaves the test sets alone: for choosing settings; it writes
-files only with --results. Settings can be given as for `uqgan train`. Runs are kept with --runs, and resumed if they
-were stopped. --commit is for copies of the tree without git. `make results` shows the scores.
+files only with --results. Settings can be given as for `uqgan train`. Runs are kept with --runs, with their raw scores,
+and resumed if they were stopped. --commit is for copies of the tree without git. `make results` shows the scores.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from uqgan.errors import UsageError
 from uqgan.evaluation import Outputs, evaluate, ranking
 from uqgan.files import write_json
 from uqgan.methods import METHODS
-from uqgan.runs import SCORES, write_scores
+from uqgan.runs import RAW_SCORES, SCORES, write_scores
 
 RESULTS = Path(__file__).parent.parent / "results"
 
@@ -89,6 +89,8 @@ def work(job: Job) -> tuple[Job, dict[str, Any], Outputs]:
         record = json.loads((Path(place) / SCORES).read_text())
     print(f"{job.command}: accuracy {100 * record['scores']['accuracy']:.2f}, {record['seconds']} s", flush=True)
     record |= {"samples": "validation" if job.validation else "test", "command": job.command, "commit": job.commit}
+    if folder:
+        outputs.write(folder / RAW_SCORES)
     if job.results:
         write_json(job.results / job.task / job.method / f"seed-{job.seed}.json", record)
     return job, record, outputs

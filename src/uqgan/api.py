@@ -19,7 +19,7 @@ from uqgan.evaluation import Outputs, evaluate, predict_task
 from uqgan.log import Log
 from uqgan.methods import METHODS
 from uqgan.models.user import UserClassifier
-from uqgan.runs import Plan, Record, check_same_data, claim_folder, finished, remove_run, write_scores
+from uqgan.runs import RAW_SCORES, Plan, Record, check_same_data, claim_folder, finished, remove_run, write_scores
 from uqgan.uncertainty import Prediction
 
 MOST_EXAMPLES = 10_000
@@ -76,12 +76,15 @@ class Run:
         """Predictions for all test samples of its task, or for those of validation."""
         return predict_task(self.record.predictor, self.task, self.record.plan.seed, validation)
 
-    def evaluate(self, resamples: int = 1000, validation: bool = False) -> dict[str, Any]:
+    def evaluate(
+        self, resamples: int = 1000, validation: bool = False, outputs: Outputs | None = None
+    ) -> dict[str, Any]:
         """The paper's columns, per OoD set and together, with 95 % intervals.
 
-        To choose settings, take `validation`: samples that neither training nor the test sets hold.
+        To choose settings, take `validation`: samples that neither training nor the test sets hold. `outputs` are
+        predictions made before.
         """
-        return evaluate(self.outputs(validation), resamples) | {"missing": self.task.missing}
+        return evaluate(outputs or self.outputs(validation), resamples) | {"missing": self.task.missing}
 
     def generate(self, label: int | str, n: int = 16, seed: int | None = None) -> Tensor:
         """Out-of-class examples of a class: pixels in [0, 1], or points."""
@@ -231,6 +234,7 @@ def check_seed(seed: int) -> None:
         raise UsageError(f"seed = {seed}: must be within 0 to {2**31 - 1}")
 
 
-def save_scores(folder: Path, run: Run, found: Mapping[str, Any]) -> None:
-    """Write scores.json into a run's folder: the scores with all that they depend on."""
+def save_scores(folder: Path, run: Run, found: Mapping[str, Any], outputs: Outputs) -> None:
+    """Write into a run's folder the raw scores, and scores.json with all that they depend on."""
+    outputs.write(folder / RAW_SCORES)
     write_scores(folder, run.record, found)

@@ -1,15 +1,21 @@
 """Metrics of a trained method on a task, per OoD set and for all of them together."""
 
 import hashlib
-from dataclasses import dataclass
+import io
+import zipfile
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import joblib
+import numpy as np
 import torch
 from torch import Tensor
 
 from uqgan import metrics
 from uqgan.data.tasks import Task
+from uqgan.errors import UsageError
+from uqgan.files import write_bytes
 from uqgan.methods import Predictor
 from uqgan.uncertainty import Prediction
 
@@ -29,6 +35,33 @@ class Outputs:
     def right(self) -> Tensor:
         """Which test samples are classified correctly."""
         return self.test.labels == self.y
+
+    def write(self, file: Path) -> None:
+        """Keep the raw scores as float32 in a compressed .npz file: `y`, `test/probs`, `ood/NAME/epistemic`, …"""
+        arrays = {"y": self.y.numpy()} | _columns("test", self.test)
+        for name, prediction in self.ood.items():
+            arrays |= _columns(f"ood/{name}", prediction)
+        packed = io.BytesIO()
+        np.savez_compressed(packed, **arrays)
+        write_bytes(file, packed.getvalue())
+
+    @staticmethod
+    def read(file: Path) -> "Outputs":
+        """Raw scores as an evaluation wrote them: any metric can be computed from them without the model."""
+        try:
+            with file.open("rb") as stream, np.load(stream, allow_pickle=False) as saved:
+                arrays = {key: torch.from_numpy(saved[key]) for key in saved.files}
+            ood = [key.removeprefix("ood/") for key in arrays if key.startswith("ood/")]
+            names = dict.fromkeys(key.rpartition("/")[0] for key in ood)
+            return Outputs(
+                y=arrays["y"],
+                test=_prediction("test", arrays),
+                ood={name: _prediction(f"ood/{name}", arrays) for name in names},
+            )
+        except FileNotFoundError:
+            raise UsageError(f"{file}: no such file (uqgan evaluate writes it)") from None
+        except (OSError, EOFError, KeyError, ValueError, TypeError, zipfile.BadZipFile):
+            raise UsageError(f"{file}: damaged, or no raw scores (uqgan evaluate writes them)") from None
 
 
 def predict_task(predictor: Predictor, task: Task, seed: int, validation: bool = False) -> Outputs:
@@ -113,6 +146,18 @@ def _ood_intervals(
     found = metrics.ood_intervals(epistemic, is_ood, resamples, second_score=foreignness, processes=processes)
     ends = {metric: _ends(interval) for metric, interval in found.items()}
     return ends, ends.pop("auroc_second")
+
+
+def _columns(prefix: str, prediction: Prediction) -> dict[str, Any]:
+    columns = {field.name: getattr(prediction, field.name) for field in fields(Prediction)}
+    return {f"{prefix}/{name}": column.float().numpy() for name, column in columns.items() if column is not None}
+
+
+def _prediction(prefix: str, arrays: dict[str, Tensor]) -> Prediction:
+    found = {field.name: arrays.get(f"{prefix}/{field.name}") for field in fields(Prediction)}
+    if any(column is None for name, column in found.items() if name != "spread"):
+        raise KeyError(prefix)
+    return Prediction(**found)  # type: ignore[arg-type]
 
 
 def _both(flags: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""A run's folder: config.yaml, weights.safetensors, log.jsonl, about.json, and scores.json once it is evaluated."""
+"""A run's folder: config.yaml, weights.safetensors, log.jsonl, about.json; once evaluated, its scores in two files."""
 
 import json
 import shutil
@@ -25,6 +25,7 @@ from uqgan.log import LOG
 from uqgan.methods import METHODS, Predictor
 
 CONFIG, WEIGHTS, ABOUT, SCORES = "config.yaml", "weights.safetensors", "about.json", "scores.json"
+RAW_SCORES = "raw_scores.npz"
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,7 @@ def remove_run(folder: Path) -> None:
     if not holds_run(folder):
         return
     Plan.read(folder)
-    for name in (ABOUT, SCORES, WEIGHTS, LOG, CONFIG):
+    for name in (ABOUT, SCORES, RAW_SCORES, WEIGHTS, LOG, CONFIG):
         (folder / name).unlink(missing_ok=True)
     for name in (RESUME, "tensorboard"):
         shutil.rmtree(folder / name, ignore_errors=True)

@@ -112,8 +112,9 @@ def finish(run: "Run", folder: Path, untested: bool, voice: Voice) -> None:
         voice.say(f"saved in {folder}; its scores on validation samples: uqgan evaluate {folder} --validation")
         return
     with voice.busy("testing"):
-        found = run.evaluate()
-    api.save_scores(folder, run, found)
+        outputs = run.outputs()
+        found = run.evaluate(outputs=outputs)
+    api.save_scores(folder, run, found, outputs)
     show_scores(found)
     voice.say(f"saved in {folder}; a page about it: uqgan report {folder}")
 
@@ -129,7 +130,7 @@ def evaluate(
     as_json: Json = False,
     voice: Voice = Voice(),
 ) -> None:
-    """Test a run: the paper's columns for each OoD set, with 95 % intervals; kept in its scores.json.
+    """Test a run: the paper's columns for each OoD set, with 95 % intervals; kept in its folder.
 
     Parameters
     ----------
@@ -148,7 +149,8 @@ def evaluate(
 
     loaded = api.load(run, device, data_root)
     with voice.busy(f"testing {run}"):
-        found = loaded.evaluate(validation=validation)
+        outputs = loaded.outputs(validation)
+        found = loaded.evaluate(outputs=outputs)
     if as_json:
         print_json(found)
     else:
@@ -156,7 +158,7 @@ def evaluate(
     if validation:
         return
     try:
-        api.save_scores(run, loaded, found)
+        api.save_scores(run, loaded, found, outputs)
     except RunFailed as error:
         voice.say(f"{error}; the scores are shown only")
 
