@@ -119,7 +119,7 @@ def test_scores_are_shown_even_where_they_cannot_be_saved(
     def full(*_: object) -> None:
         raise RunFailed("scores.json: could not be written, no space left on device (free some space)")
 
-    monkeypatch.setattr("uqgan.api.save_scores", full)
+    monkeypatch.setattr("uqgan.run.save_scores", full)
     assert uqgan(monkeypatch, "evaluate", str(trained)) == 0
     out, err = capfd.readouterr()
     assert "AUROC" in out

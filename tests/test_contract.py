@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import uqgan
-from uqgan.api import Run
 from uqgan.config import load_config
 from uqgan.data.tasks import Task
 from uqgan.log import Log
 from uqgan.methods import METHODS, Method
+from uqgan.run import Run
 from uqgan.uncertainty import Prediction
 
 SMALL = {

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import uqgan
-from uqgan.api import Run
 from uqgan.cli import app, main
 from uqgan.methods import METHODS
+from uqgan.run import Run
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 SMALL = {

@@ -4,15 +4,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from uqgan.api import Run, fit, load, load_task
+    from uqgan.api import fit, load, load_task
     from uqgan.config import Config
     from uqgan.methods import METHODS
+    from uqgan.run import Run
     from uqgan.uncertainty import Prediction
 
 __version__ = "0.1.0"
 __all__ = ["METHODS", "Config", "Prediction", "Run", "__version__", "fit", "load", "load_task"]
 
-_HOMES = {"METHODS": "methods", "Config": "config", "Prediction": "uncertainty"}
+_HOMES = {"METHODS": "methods", "Config": "config", "Prediction": "uncertainty", "Run": "run"}
 
 
 def __getattr__(name: str) -> Any:

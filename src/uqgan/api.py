@@ -1,110 +1,26 @@
-"""Public interface: fit, load, and the Run they return. It composes the modules below and holds no maths."""
+"""Public interface: fit and load, which return a Run. It composes the modules below and holds no maths."""
 
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy.typing as npt
 import torch
 from rich.console import Console
-from torch import Tensor, nn
+from torch import nn
 
 from uqgan.acceleration import choose_device
 from uqgan.config import Config, check_networks, load_config, settings_for_pictures, suggest
-from uqgan.data.tasks import TASKS, Task, load_task
+from uqgan.data.tasks import Task, is_user_data, load_task
 from uqgan.environment import circumstances
 from uqgan.errors import UsageError
-from uqgan.evaluation import Outputs, evaluate, predict_task
 from uqgan.log import Log
 from uqgan.methods import METHODS
 from uqgan.models.user import UserClassifier
-from uqgan.runs import RAW_SCORES, Plan, Record, check_same_data, claim_folder, finished, remove_run, write_scores
-from uqgan.uncertainty import Prediction
+from uqgan.run import Run, check_seed
+from uqgan.runs import Plan, Record, claim_folder, finished, remove_run
 
-MOST_EXAMPLES = 10_000
 __all__ = ["Run", "fit", "load", "load_task"]
-
-
-class Run:
-    """A trained method: ask it about pictures, test it, let it make out-of-class examples."""
-
-    def __init__(self, record: Record, task: Task | None = None, data_root: str | Path | None = None) -> None:
-        self.record = record
-        self._task, self._data_root = task, data_root
-
-    def __repr__(self) -> str:
-        plan = self.record.plan
-        return f"<Run {plan.method} on {plan.task}, seed {plan.seed}>"
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        return self.record.plan.class_names
-
-    @property
-    def task(self) -> Task:
-        """Task it was trained on, loaded again by name if needed."""
-        if self._task is None:
-            plan = self.record.plan
-            size, channels = (plan.shape[-1], plan.shape[0]) if is_user_data(plan.task) else (None, None)
-            self._task = load_task(plan.task, 0, self._data_root, size, channels, skip_broken=True)
-            check_same_data(plan, self._task)
-        return self._task
-
-    def predict(self, x: Tensor | npt.NDArray[Any], seed: int | None = 0, member: int | None = None) -> Prediction:
-        """Classes and uncertainties of images (uint8, or floats in [0, 1]) or points.
-
-        Stochastic methods repeat their draws with the same seed; None draws afresh each time. `member` reads one member
-        of an ensemble alone.
-        """
-        inputs = torch.as_tensor(x)
-        shape = self.record.plan.shape
-        if inputs.shape[1:] != shape:
-            raise UsageError(f"x has shape {tuple(inputs.shape)}: must be (samples, {', '.join(map(str, shape))})")
-        if inputs.dtype != torch.uint8:
-            inputs = inputs.float()
-            if len(shape) == 3 and not (inputs.amin() >= 0 and inputs.amax() <= 1):
-                raise UsageError("x has pixels outside [0, 1]: give uint8, or floats divided by 255")
-        predictor = self.record.predictor
-        if member is not None:
-            if not 0 <= member < len(predictor.members):
-                raise UsageError(f"member = {member}: must be within 0 to {len(predictor.members) - 1}")
-            predictor = predictor.member(member)
-        return predictor.predict(inputs, seed).cpu()
-
-    def outputs(self, validation: bool = False) -> Outputs:
-        """Predictions for all test samples of its task, or for those of validation."""
-        return predict_task(self.record.predictor, self.task, self.record.plan.seed, validation)
-
-    def evaluate(
-        self, resamples: int = 1000, validation: bool = False, outputs: Outputs | None = None
-    ) -> dict[str, Any]:
-        """The paper's columns, per OoD set and together, with 95 % intervals.
-
-        To choose settings, take `validation`: samples that neither training nor the test sets hold. `outputs` are
-        predictions made before.
-        """
-        return evaluate(outputs or self.outputs(validation), resamples) | {"missing": self.task.missing}
-
-    def generate(self, label: int | str, n: int = 16, seed: int | None = None) -> Tensor:
-        """Out-of-class examples of a class: pixels in [0, 1], or points."""
-        names = self.class_names
-        if not 1 <= n <= MOST_EXAMPLES:
-            raise UsageError(f"n = {n}: must be within 1 to {MOST_EXAMPLES}")
-        if seed is not None:
-            check_seed(seed)
-        index = names.index(label) if isinstance(label, str) and label in names else label
-        if not isinstance(index, int) or not 0 <= index < len(names):
-            raise UsageError(f"class = {label}: must be one of {', '.join(names)}{suggest(str(label), list(names))}")
-        made = self.record.predictor.generate(torch.full((n,), index), seed)
-        if made is None:
-            raise UsageError(f"method = {self.record.plan.method}: makes no examples (uqgan and uqgan-mc do)")
-        return made.cpu()
-
-    def save(self, folder: str | Path) -> Path:
-        """Write the run's folder; `uqgan.load` brings it back bit for bit."""
-        self.record.write(Path(folder))
-        return Path(folder)
 
 
 def fit(
@@ -176,11 +92,6 @@ def checked_plan(method: str, task: Task, seed: int, config: Config, classifier:
     return Plan(task.name, method, seed, task.shape, task.class_names, config, task.digest, name)
 
 
-def is_user_data(task: str) -> bool:
-    """Whether a task's name stands for user-supplied data rather than one of TASKS."""
-    return task.partition("+")[0] not in TASKS
-
-
 def settings_of(task: Task, file: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
     """A task's settings; for user-supplied data those that fit the pictures and their number."""
     fitting = settings_for_pictures(task.shape, len(task.train)) if is_user_data(task.name) else None
@@ -227,14 +138,3 @@ def check_request(
 def check_module(classifier: object) -> None:
     if not isinstance(classifier, nn.Module | None):
         raise UsageError(f"classifier = {classifier!r}: must be an nn.Module, already built (MyNet(), not MyNet)")
-
-
-def check_seed(seed: int) -> None:
-    if not 0 <= seed < 2**31:
-        raise UsageError(f"seed = {seed}: must be within 0 to {2**31 - 1}")
-
-
-def save_scores(folder: Path, run: Run, found: Mapping[str, Any], outputs: Outputs) -> None:
-    """Write into a run's folder the raw scores, and scores.json with all that they depend on."""
-    outputs.write(folder / RAW_SCORES)
-    write_scores(folder, run.record, found)

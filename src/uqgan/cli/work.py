@@ -13,8 +13,8 @@ from uqgan.config import Config, load_config
 from uqgan.errors import RunFailed
 
 if TYPE_CHECKING:
-    from uqgan.api import Run
     from uqgan.data.tasks import Task
+    from uqgan.run import Run
 
 Overrides = Annotated[Config | None, Parameter(name="*", group=Group("Settings (a task may have defaults of its own)"))]
 
@@ -81,9 +81,10 @@ def train(
         Stop after so long and keep the best classifier so far; --resume goes on.
     """
     from uqgan import api
+    from uqgan.data.tasks import is_user_data
 
     overrides = settings.model_dump(exclude_unset=True) if settings else None
-    if not api.is_user_data(task):
+    if not is_user_data(task):
         load_config(task, config, overrides)  # what is wrong there is said before the data are loaded
     data = api.load_task(task, 0, pictures.data_root, pictures.image_size, None, pictures.skip_broken, voice.say)
     chosen = api.settings_of(data, config, overrides)
@@ -95,15 +96,15 @@ def train(
 
 
 def usual_folder(task: str, data: "Task", method: str, seed: int) -> Path:
-    from uqgan import api
+    from uqgan.data.tasks import is_user_data
 
-    name = Path(data.name).name if api.is_user_data(data.name) else task
+    name = Path(data.name).name if is_user_data(data.name) else task
     return Path("runs") / name / method / f"seed-{seed}"
 
 
 def finish(run: "Run", folder: Path, untested: bool, voice: Voice) -> None:
     """Test a trained run, keep and show its scores, and say what can be done with it."""
-    from uqgan import api
+    from uqgan.run import save_scores
 
     stopped = run.record.about["stopped"]
     if stopped:
@@ -114,7 +115,7 @@ def finish(run: "Run", folder: Path, untested: bool, voice: Voice) -> None:
     with voice.busy("testing"):
         outputs = run.outputs()
         found = run.evaluate(outputs=outputs)
-    api.save_scores(folder, run, found, outputs)
+    save_scores(folder, run, found, outputs)
     show_scores(found)
     voice.say(f"saved in {folder}; a page about it: uqgan report {folder}")
 
@@ -146,6 +147,7 @@ def evaluate(
         Print JSON.
     """
     from uqgan import api
+    from uqgan.run import save_scores
 
     loaded = api.load(run, device, data_root)
     with voice.busy(f"testing {run}"):
@@ -158,7 +160,7 @@ def evaluate(
     if validation:
         return
     try:
-        api.save_scores(run, loaded, found, outputs)
+        save_scores(run, loaded, found, outputs)
     except RunFailed as error:
         voice.say(f"{error}; the scores are shown only")
 

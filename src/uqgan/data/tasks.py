@@ -20,7 +20,7 @@ from uqgan.data.splits import Task, class_warnings, split_task
 from uqgan.data.toy import toy_task
 from uqgan.errors import UsageError
 
-__all__ = ["TASKS", "Outline", "Task", "load_task", "parse_classes", "split_task"]
+__all__ = ["TASKS", "Outline", "Task", "is_user_data", "load_task", "parse_classes", "split_task"]
 
 LARGE = 2**30
 """Bytes of pictures from which on the memory needed is announced."""
@@ -73,6 +73,11 @@ TASKS: dict[str, Outline] = {
     ),
 }
 """All tasks that have a name; those without `make` are the paper's, and named like their set."""
+
+
+def is_user_data(task: str) -> bool:
+    """Whether a task's name stands for user-supplied data rather than one of TASKS."""
+    return task.partition("+")[0] not in TASKS
 
 
 def load_task(

@@ -1,0 +1,110 @@
+"""A trained method, as `fit` and `load` return it. It composes the modules below and holds no maths."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from uqgan.config import suggest
+from uqgan.data.tasks import Task, is_user_data, load_task
+from uqgan.errors import UsageError
+from uqgan.evaluation import Outputs, evaluate, predict_task
+from uqgan.runs import RAW_SCORES, Record, check_same_data, write_scores
+from uqgan.uncertainty import Prediction
+
+MOST_EXAMPLES = 10_000
+
+
+class Run:
+    """A trained method: ask it about pictures, test it, let it make out-of-class examples."""
+
+    def __init__(self, record: Record, task: Task | None = None, data_root: str | Path | None = None) -> None:
+        self.record = record
+        self._task, self._data_root = task, data_root
+
+    def __repr__(self) -> str:
+        plan = self.record.plan
+        return f"<Run {plan.method} on {plan.task}, seed {plan.seed}>"
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.record.plan.class_names
+
+    @property
+    def task(self) -> Task:
+        """Task it was trained on, loaded again by name if needed."""
+        if self._task is None:
+            plan = self.record.plan
+            size, channels = (plan.shape[-1], plan.shape[0]) if is_user_data(plan.task) else (None, None)
+            self._task = load_task(plan.task, 0, self._data_root, size, channels, skip_broken=True)
+            check_same_data(plan, self._task)
+        return self._task
+
+    def predict(self, x: Tensor | npt.NDArray[Any], seed: int | None = 0, member: int | None = None) -> Prediction:
+        """Classes and uncertainties of images (uint8, or floats in [0, 1]) or points.
+
+        Stochastic methods repeat their draws with the same seed; None draws afresh each time. `member` reads one member
+        of an ensemble alone.
+        """
+        inputs = torch.as_tensor(x)
+        shape = self.record.plan.shape
+        if inputs.shape[1:] != shape:
+            raise UsageError(f"x has shape {tuple(inputs.shape)}: must be (samples, {', '.join(map(str, shape))})")
+        if inputs.dtype != torch.uint8:
+            inputs = inputs.float()
+            if len(shape) == 3 and not (inputs.amin() >= 0 and inputs.amax() <= 1):
+                raise UsageError("x has pixels outside [0, 1]: give uint8, or floats divided by 255")
+        predictor = self.record.predictor
+        if member is not None:
+            if not 0 <= member < len(predictor.members):
+                raise UsageError(f"member = {member}: must be within 0 to {len(predictor.members) - 1}")
+            predictor = predictor.member(member)
+        return predictor.predict(inputs, seed).cpu()
+
+    def outputs(self, validation: bool = False) -> Outputs:
+        """Predictions for all test samples of its task, or for those of validation."""
+        return predict_task(self.record.predictor, self.task, self.record.plan.seed, validation)
+
+    def evaluate(
+        self, resamples: int = 1000, validation: bool = False, outputs: Outputs | None = None
+    ) -> dict[str, Any]:
+        """The paper's columns, per OoD set and together, with 95 % intervals.
+
+        To choose settings, take `validation`: samples that neither training nor the test sets hold. `outputs` are
+        predictions made before.
+        """
+        return evaluate(outputs or self.outputs(validation), resamples) | {"missing": self.task.missing}
+
+    def generate(self, label: int | str, n: int = 16, seed: int | None = None) -> Tensor:
+        """Out-of-class examples of a class: pixels in [0, 1], or points."""
+        names = self.class_names
+        if not 1 <= n <= MOST_EXAMPLES:
+            raise UsageError(f"n = {n}: must be within 1 to {MOST_EXAMPLES}")
+        if seed is not None:
+            check_seed(seed)
+        index = names.index(label) if isinstance(label, str) and label in names else label
+        if not isinstance(index, int) or not 0 <= index < len(names):
+            raise UsageError(f"class = {label}: must be one of {', '.join(names)}{suggest(str(label), list(names))}")
+        made = self.record.predictor.generate(torch.full((n,), index), seed)
+        if made is None:
+            raise UsageError(f"method = {self.record.plan.method}: makes no examples (uqgan and uqgan-mc do)")
+        return made.cpu()
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the run's folder; `uqgan.load` brings it back bit for bit."""
+        self.record.write(Path(folder))
+        return Path(folder)
+
+
+def check_seed(seed: int) -> None:
+    if not 0 <= seed < 2**31:
+        raise UsageError(f"seed = {seed}: must be within 0 to {2**31 - 1}")
+
+
+def save_scores(folder: Path, run: Run, found: Mapping[str, Any], outputs: Outputs) -> None:
+    """Write into a run's folder the raw scores, and scores.json with all that they depend on."""
+    outputs.write(folder / RAW_SCORES)
+    write_scores(folder, run.record, found)
