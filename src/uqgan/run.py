@@ -78,7 +78,7 @@ class Run:
         seed = None if seed is None else check_seed(seed)
         try:
             index = names.index(label) if isinstance(label, str) else whole(label, "class", 0, len(names) - 1)
-        except ValueError:
+        except ValueError:  # a UsageError is one
             close = suggest(str(label), list(names))
             raise UsageError(f"class = {brief(label)}: must be one of {', '.join(names)}{close}") from None
         made = self.record.predictor.generate(torch.full((n,), index), seed)
