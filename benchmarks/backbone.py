@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import uqgan
+from uqgan.config import load_config
 from uqgan.environment import COMMIT
 from uqgan.files import write_json
 
@@ -60,10 +61,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--commit", default=COMMIT)
     chosen = parser.parse_args()
-    task = uqgan.load_task("cifar10")
+    task, config = uqgan.load_task("cifar10"), load_config("cifar10", overrides=SETTINGS)
     for method in chosen.methods:
         run = uqgan.fit(
-            method, task, chosen.seed, classifier=ResNet18(task.n_classes), device=chosen.device, **SETTINGS
+            method, task, chosen.seed, classifier=ResNet18(task.n_classes), device=chosen.device, config=config
         )
         found = run.evaluate(resamples=0)["scores"]
         row = {

@@ -173,6 +173,14 @@ def test_generate_writes_points_of_a_class(trained: Path, tmp_path: Path, monkey
     assert uqgan(monkeypatch, "generate", str(trained), "--class", "7") == 2
 
 
+def test_a_config_may_hold_sections_of_other_methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "c.yaml").write_text("one_vs_all: {epochs: 3}\nuqgan: {iterations: 1, batch_size: 8}\n")
+    words = ("train", "moons", "-o", str(tmp_path / "run"), "--untested", "-q", "--config", str(tmp_path / "c.yaml"))
+    assert uqgan(monkeypatch, *words) == 0
+    assert uqgan(monkeypatch, *words, "--overwrite", "--one-vs-all.epochs", "2") == 2
+    assert uqgan(monkeypatch, *words, "--overwrite", "--uqgan.noise", "7", "--precision", "fp32") == 0
+
+
 @pytest.mark.parametrize(("ending", "kind"), [("png", "PNG"), ("jpg", "JPEG"), ("JPEG", "JPEG"), ("webp", "WEBP")])
 def test_generate_writes_what_the_files_name_says(
     ending: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -31,6 +31,7 @@ SMALL = {
     "gen": {"epochs": 2, "batch_size": 64, "autoencoder_steps": 2},
     "oracle": {"epochs": 2, "batch_size": 64},
 }
+QUICK = load_config("moons", overrides=SMALL)
 
 
 class MyNet(nn.Module):
@@ -97,7 +98,7 @@ def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
 def test_every_method_trains_copies_of_it_from_its_weights(method: str, moons: Task) -> None:
     net = MyNet()
     before = weights_of(net)
-    first, second = (uqgan.fit(method, moons, classifier=net, **SMALL) for _ in range(2))
+    first, second = (uqgan.fit(method, moons, classifier=net, config=QUICK) for _ in range(2))
     assert same(weights_of(net), before)
     assert net.training
     assert same(weights_of(first.record.predictor), weights_of(second.record.predictor))
@@ -112,7 +113,7 @@ def test_every_method_trains_copies_of_it_from_its_weights(method: str, moons: T
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_saved_run_comes_back_bit_for_bit_with_it(method: str, moons: Task, tmp_path: Path) -> None:
-    run = uqgan.fit(method, moons, classifier=MyNet(), folder=tmp_path, **SMALL)
+    run = uqgan.fit(method, moons, classifier=MyNet(), folder=tmp_path, config=QUICK)
     loaded = uqgan.load(tmp_path, classifier=MyNet())
     before, after = (each.predict(moons.test.x[:9], seed=1) for each in (run, loaded))
     for score in ("probs", "aleatoric", "epistemic", "foreignness"):
@@ -126,7 +127,9 @@ def test_a_saved_run_comes_back_bit_for_bit_with_it(method: str, moons: Task, tm
 def test_pictures_may_lie_in_memory_as_it_likes(flat: Callable[[Tensor], Tensor], taken: bool, tmp_path: Path) -> None:
     digits = small_task("digits")
     settings = SMALL | {"precision": "bf16", "autoencoder": {"epochs": 1, "batch_size": 64, "dim": 4}}
-    run = uqgan.fit("uqgan", digits, classifier=Pictures(flat), folder=tmp_path, **settings)
+    run = uqgan.fit(
+        "uqgan", digits, classifier=Pictures(flat), folder=tmp_path, config=load_config("digits", overrides=settings)
+    )
     assert run.record.predictor.members[0].classifier.takes_channels_last is taken
     out, again = (r.predict(digits.test.x[:9]) for r in (run, uqgan.load(tmp_path, classifier=Pictures(flat))))
     assert out.probs.dtype == torch.float32
@@ -182,7 +185,7 @@ def test_it_goes_with_a_config_whose_autoencoder_must_fit_still(moons: Task) -> 
 
 def test_its_dropout_stays_on_in_prediction_only_where_passes_are_drawn(moons: Task) -> None:
     def same_for_two_seeds(method: str) -> bool:
-        run = uqgan.fit(method, moons, classifier=MyNet(), **SMALL)
+        run = uqgan.fit(method, moons, classifier=MyNet(), config=QUICK)
         first, second = (run.predict(moons.test.x[:7], seed).probs for seed in (1, 2))
         return torch.equal(first, second)
 
@@ -198,7 +201,7 @@ def test_a_method_that_draws_passes_refuses_one_without_dropout(net: nn.Module, 
 
 @pytest.mark.parametrize("norm", [nn.BatchNorm1d(2), nn.Identity()])
 def test_real_and_generated_samples_pass_it_together(norm: nn.Module, moons: Task) -> None:
-    run = uqgan.fit("uqgan", moons, classifier=Watched(norm), **SMALL)
+    run = uqgan.fit("uqgan", moons, classifier=Watched(norm), config=QUICK)
     seen = run.record.predictor.members[0].classifier.net.seen
     # Generator, two classifier steps, validation, health.
     an_iteration = [("eval", 16), *[("train", 32)] * 2, ("eval", 40), ("eval", 2 * PER_CLASS)]
@@ -206,7 +209,7 @@ def test_real_and_generated_samples_pass_it_together(norm: nn.Module, moons: Tas
 
 
 def test_the_supervised_loop_trains_and_validates_in_the_right_mode(moons: Task) -> None:
-    run = uqgan.fit("one-vs-all", moons, classifier=Watched(nn.BatchNorm1d(2)), **SMALL)
+    run = uqgan.fit("one-vs-all", moons, classifier=Watched(nn.BatchNorm1d(2)), config=QUICK)
     seen = run.record.predictor.members[0].classifier.net.seen
     epoch = [("train", 64)] * 3 + [("eval", 1), ("eval", 40)]  # a single sample has no batch statistics
     assert seen[1:] == epoch * 2
@@ -215,7 +218,7 @@ def test_the_supervised_loop_trains_and_validates_in_the_right_mode(moons: Task)
 def test_weights_that_were_frozen_stay_frozen(moons: Task) -> None:
     net = MyNet()
     net.hidden[0].requires_grad_(False)
-    trained = uqgan.fit("uqgan", moons, classifier=net, **SMALL).record.predictor.members[0].classifier.net
+    trained = uqgan.fit("uqgan", moons, classifier=net, config=QUICK).record.predictor.members[0].classifier.net
     assert torch.equal(trained.hidden[0].weight, net.hidden[0].weight)
     assert not torch.equal(trained.head.weight, net.head.weight)
 
@@ -226,7 +229,7 @@ def test_tied_weights_can_be_saved(moons: Task, tmp_path: Path) -> None:
         net[2].weight = net[0].weight
         return net
 
-    run = uqgan.fit("uqgan", moons, classifier=tied(), folder=tmp_path, **SMALL)
+    run = uqgan.fit("uqgan", moons, classifier=tied(), folder=tmp_path, config=QUICK)
     loaded = uqgan.load(tmp_path, classifier=tied())
     assert torch.equal(run.predict(moons.test.x).probs, loaded.predict(moons.test.x).probs)
 
@@ -236,7 +239,7 @@ def test_a_run_out_of_time_goes_on_to_the_same_weights_and_statistics(method: st
     net = MyNet()
 
     def fit(**place: Any) -> dict[str, Tensor]:
-        return weights_of(uqgan.fit(method, moons, classifier=net, **place, **SMALL).record.predictor)
+        return weights_of(uqgan.fit(method, moons, classifier=net, **place, config=QUICK).record.predictor)
 
     whole = fit()
     if method == "uqgan":
@@ -247,13 +250,13 @@ def test_a_run_out_of_time_goes_on_to_the_same_weights_and_statistics(method: st
     assert same(fit(folder=tmp_path, resume=True), whole)
     assert same(fit(folder=tmp_path, resume=True), whole)  # now finished, so loaded
     with pytest.raises(UsageError, match=r"other settings \(custom_classifier was MyNet, is Linear\)"):
-        uqgan.fit(method, moons, classifier=nn.Linear(2, 2), folder=tmp_path, resume=True, **SMALL)
+        uqgan.fit(method, moons, classifier=nn.Linear(2, 2), folder=tmp_path, resume=True, config=QUICK)
 
 
 @pytest.fixture(scope="module")
 def custom_run(moons: Task, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("custom")
-    uqgan.fit("uqgan", moons, classifier=MyNet(), folder=folder, **SMALL)
+    uqgan.fit("uqgan", moons, classifier=MyNet(), folder=folder, config=QUICK)
     return folder
 
 
@@ -272,7 +275,7 @@ def test_a_network_that_the_weights_do_not_fit_is_refused(net: nn.Module, custom
 
 
 def test_a_network_for_a_run_that_has_none_of_ones_own_is_refused(moons: Task, tmp_path: Path) -> None:
-    uqgan.fit("one-vs-all", moons, folder=tmp_path, **SMALL)
+    uqgan.fit("one-vs-all", moons, folder=tmp_path, config=QUICK)
     with pytest.raises(UsageError, match=r"classifier = MyNet: that of .* is mlp \(leave it out\)"):
         uqgan.load(tmp_path, classifier=MyNet())
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from uqgan.errors import count
 from uqgan.ranking import Bools, Counts, Curve, Floats, Indices, Resampling, count_pairs, draw_counts, draws, rank
 
 LEVEL = 0.95
@@ -231,7 +232,7 @@ def _classes(score: Tensor, positive: Tensor, name: str = "score", flag: str = "
     values = _numbers(score, name)
     mask = _flags(positive, flag, len(values))
     if mask.all() or not mask.any():
-        found = f"{flag} is {mask[0]} for all {len(mask)} samples"
+        found = f"{flag} is {mask[0]} for all {count(len(mask), 'sample')}"
         raise ValueError(f"{found}: both classes must be present (a ranking metric compares them)")
     return values, mask
 
