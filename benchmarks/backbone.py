@@ -3,11 +3,12 @@
     python benchmarks/backbone.py digits [--seeds 0 1 2] [--norms batch group]
     python benchmarks/backbone.py cifar10 --seeds 1 --norms batch      (a ResNet18; meant for a GPU)
 
-Digits: three convolutions, with the settings of the task. CIFAR10: a ResNet18 with a 3 × 3 stem, 4,000 iterations and 100
-epochs of the autoencoder for `uqgan`, 80 epochs for the baselines. Writes results/backbones/TASK-NORM-METHOD.json.
+Digits: three convolutions, with the settings of the task. CIFAR10: a ResNet18 with a 3 × 3 stem, 4,000 iterations and
+100 epochs of the autoencoder for `uqgan`, 80 epochs for the baselines. Writes results/backbones/TASK-NORM-METHOD.json.
 """
 
 import argparse
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ class ThreeConvolutions(nn.Sequential):
         widths = (1, 16, 32, 64)
         layers = [
             layer
-            for a, b in zip(widths, widths[1:], strict=False)
+            for a, b in pairwise(widths)
             for layer in (nn.Conv2d(a, b, 3, 2, 1, bias=False), norm_layer(norm, b), nn.ReLU())
         ]
         super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, n_classes))
