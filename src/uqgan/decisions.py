@@ -8,10 +8,10 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -137,16 +137,17 @@ def decide(
 def check_rule(calibration: Calibration, rule: Rule, class_names: Sequence[str] = ()) -> None:
     """Refuse rates that are smaller than so few calibration samples can tell apart."""
     for label, n in _group_sizes(calibration, rule).items():
-        needed = math.ceil(1 / _exact(rule.false_alarm)) - 1
-        if n < needed:
+        if _most(rule.false_alarm, n + 1) < 1:
+            needed = math.ceil(1 / rule.false_alarm - 1e-9) - 1
             group = "" if label is None else f" predicted to be {class_names[label] if class_names else label}"
-            fix = f"choose {math.ceil(1000 / (n + 1)) / 1000:g} or more" if n > 1 else "train with more pictures"
+            fix = f"choose {math.ceil(1000 / (n + 1)) / 1000:g} or more" if n else "train with more pictures"
             fix += "" if label is None else ", or don't decide per label"
             raise UsageError(
                 f"false_alarm = {rule.false_alarm:g}: needs {needed} calibration samples{group}, there are {n} ({fix})"
             )
-    n, needed = len(calibration.y), math.ceil(1 / (1 - _exact(rule.coverage))) - 1
-    if n < needed:
+    n = len(calibration.y)
+    if _least(rule.coverage, n + 1) > n:
+        needed = math.ceil(1 / (1 - rule.coverage) - 1e-9) - 1
         fix = f"choose {math.floor(1000 * n / (n + 1)) / 1000:g} or less"
         raise UsageError(f"coverage = {rule.coverage:g}: needs {needed} calibration samples, there are {n} ({fix})")
 
@@ -175,7 +176,7 @@ def thresholds(calibration: Calibration, rule: Rule) -> dict[int | None, tuple[i
     found = {}
     for label, n in _group_sizes(calibration, rule).items():
         group = scores if label is None else scores[labels == label]
-        found[label] = (n, float(group.sort(descending=True).values[_allowed(rule, n) - 1]))
+        found[label] = (n, float(group.sort(descending=True).values[_most(rule.false_alarm, n + 1) - 1]))
     return found
 
 
@@ -192,12 +193,9 @@ def lac_sets(probs: Probs, calibration: Calibration, coverage: float) -> Tensor:
 
 def aps_sets(probs: Probs, calibration: Calibration, coverage: float, seed: int | None = 0) -> Tensor:
     """Randomised adaptive sets (Romano et al., 2020): the most probable classes up to a sum, the last one by chance."""
-    chance, known_chance = torch.Generator(), torch.Generator().manual_seed(0)
-    _ = chance.seed() if seed is None else chance.manual_seed(seed + 1)  # never the chance of the calibration samples
-    u, known_u = (
-        torch.rand(len(each), generator=drawn, dtype=torch.double)
-        for each, drawn in ((probs, chance), (calibration.y, known_chance))
-    )
+    chance = torch.Generator()
+    _ = chance.seed() if seed is None else chance.manual_seed(seed)
+    known_u, u = (torch.rand(len(each), generator=chance, dtype=torch.double) for each in (calibration.y, probs))
     known = aps_scores(calibration.prediction.probs, known_u).gather(1, calibration.y[:, None])[:, 0]
     return aps_scores(probs, u) <= _quantile(known, coverage)
 
@@ -247,7 +245,8 @@ def drift(calibration: Calibration, scores: Scores, rule: Rule) -> Drift:
         return Drift(0, 0.0, 0.0, 1.0, 0.0, 1.0, "too few pictures to tell: there are none")
     ((n, limit),) = thresholds(calibration, whole).values()
     above = int((known > limit).sum()) + 1  # without ties, the rank of the limit among the calibration scores
-    low, high = (float(end) / m for end in betabinom(m, above, n + 1 - above).interval(0.95))
+    chances = np.exp(betabinom.logpmf(np.arange(m + 1), m, above, n + 1 - above)).cumsum()
+    low, high = (float(end) / m for end in np.searchsorted(chances, (0.025, 0.975)))
     ks: Any = ks_2samp(known.numpy(), scores.double().numpy(), method="asymp")
     share = float((scores.double() > limit).double().mean())
     verdict = _verdict(share, low, high, float(ks.pvalue), m * rule.false_alarm)
@@ -276,15 +275,21 @@ def _group_sizes(calibration: Calibration, rule: Rule) -> dict[int | None, int]:
 
 
 def _quantile(scores: Tensor, coverage: float) -> float:
-    rank = math.ceil((len(scores) + 1) * _exact(coverage))
+    rank = _least(coverage, len(scores) + 1)
     return float(scores.sort().values[rank - 1]) if rank <= len(scores) else math.inf
 
 
-def _allowed(rule: Rule, n: int) -> int:
-    """Number of n calibration samples and a new one that may be flagged."""
-    return math.floor(_exact(rule.false_alarm) * (n + 1))
+def _most(rate: float, n: int) -> int:
+    """Largest k with k / n at most the rate; both are rounded alike, so 7 of 100 are at most 0.07."""
+    k = round(rate * n) + 1
+    while k / n > rate:
+        k -= 1
+    return k
 
 
-def _exact(rate: float) -> Fraction:
-    """The rate as it was written: 0.1 is a tenth."""
-    return Fraction(str(rate))
+def _least(rate: float, n: int) -> int:
+    """Smallest k with k / n at least the rate."""
+    k = max(0, round(rate * n) - 1)
+    while k / n < rate:
+        k += 1
+    return k

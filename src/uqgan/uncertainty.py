@@ -46,6 +46,10 @@ class Prediction:
         """Predictions of the first n samples."""
         return self._map(lambda column: column[:n])
 
+    def rows(self, index: Tensor) -> "Prediction":
+        """Predictions of the samples with these indices, or of those that are flagged."""
+        return self._map(lambda column: column[index])
+
     def arrays(self, prefix: str) -> dict[str, npt.NDArray[Any]]:
         """Its columns in float32 by names such as `test/probs`, to be stored; `of_arrays` brings them back."""
         columns = {field.name: getattr(self, field.name) for field in fields(self)}
