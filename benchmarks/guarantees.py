@@ -2,9 +2,9 @@
 
     python benchmarks/guarantees.py FILE… [--splits 200]
 
-FILE is the raw_scores.npz of an evaluated run, whose folder tells task and method. Its test samples of known classes are
-cut into two halves at random: one calibrates, the other is decided about. All bounds have two sides, so that neither
-flagging nothing nor sets of all classes pass.
+FILE is the raw_scores.npz of an evaluated run, whose folder tells task and method. Its test samples of known classes
+are cut into two halves at random: one calibrates, the other is decided about. All bounds have two sides, so that
+neither flagging nothing nor sets of all classes pass.
 """
 
 import argparse
