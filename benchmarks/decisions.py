@@ -36,6 +36,42 @@ def far(half_width: float, n: int = 100_000) -> Tensor:
 
 
 def shares(run: uqgan.Run, x: Tensor) -> dict[str, float]:
+    words = run.decide(x).words
+    return {word: words.count(word) / len(words) for word in ("accept", "ambiguous", "unknown")}
+
+
+def measure(run: uqgan.Run) -> dict[str, Any]:
+    torn, known = overlapping(), run.task.test
+    found: dict[str, Any] = {
+        "samples where |x₁| < 0.25": shares(run, torn),
+        "empty LAC sets there": float((~run.decide(torn).sets.any(1)).double().mean()),
+        "test samples": shares(run, known.x),
+    }
+    for half_width in HALF_WIDTHS:
+        found[f"points further than 5 from both means, of a box of ±{half_width}"] = shares(run, far(half_width))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path, nargs="*")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    runs = [uqgan.load(folder, arguments.device) for folder in arguments.runs] or [
+        uqgan.fit("uqgan", "gaussians-overlap", seed=seed, device=arguments.device) for seed in arguments.seeds
+    ]
+    rows = []
+    for run in runs:
+        plan, about = run.record.plan, run.record.about
+        row = {"task": plan.task, "method": plan.method, "seed": plan.seed, "rule": vars(run.rule), **measure(run)}
+        torn = row["samples where |x₁| < 0.25"]["ambiguous"]
+        away = min(row[key]["unknown"] for key in row if key.startswith("points further"))
+        for (name, bound), share in zip(BOUNDS.items(), (torn, away), strict=True):
+            print(f"seed {plan.seed}: {share:.1%} {name} (at least {bound:.0%}): {'yes' if share >= bound else 'NO'}")
+        trained = {key: about[key] for key in ("commit", "device", "versions")}
+        rows.append(row | {"trained": trained})
     seeds = " ".join(str(row["seed"]) for row in rows)
     if arguments.runs:
         command = "uqgan train gaussians-overlap --seed SEED -o RUN; python benchmarks/decisions.py RUN"
