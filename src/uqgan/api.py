@@ -14,6 +14,7 @@ from uqgan.config import Config, check_networks, load_config, settings_for_pictu
 from uqgan.data.tasks import Task, is_user_data, load_task
 from uqgan.environment import circumstances
 from uqgan.errors import UsageError
+from uqgan.evaluation import calibrate
 from uqgan.log import Log
 from uqgan.methods import METHODS
 from uqgan.models.user import UserClassifier
@@ -77,7 +78,7 @@ def train(plan: Plan, task: Task, device: torch.device, log: Log, classifier: nn
     finally:
         log.close()
     about = circumstances(device, time.monotonic() - start, log.stopped, log.seconds, log.reused)
-    return Record(plan, predictor, log.rows, about)
+    return Record(plan, predictor, log.rows, about, calibrate(predictor, task, plan.seed), log.folder)
 
 
 def checked_plan(method: str, task: Task, seed: int, config: Config, classifier: nn.Module | None) -> Plan:

@@ -1,22 +1,20 @@
 """Metrics of a trained method on a task, per OoD set and for all of them together."""
 
 import hashlib
-import io
-import zipfile
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import joblib
-import numpy as np
 import torch
 from torch import Tensor
 
 from uqgan import metrics
 from uqgan.data.tasks import Task
-from uqgan.errors import UsageError
-from uqgan.files import write_bytes
+from uqgan.decisions import Calibration
+from uqgan.files import read_arrays, write_arrays
 from uqgan.methods import Predictor
+from uqgan.temperature import fit_temperature
 from uqgan.uncertainty import Prediction
 
 PAYS_FROM = 20_000_000
@@ -38,30 +36,22 @@ class Outputs:
 
     def write(self, file: Path) -> None:
         """Keep the raw scores as float32 in a compressed .npz file: `y`, `test/probs`, `ood/NAME/epistemic`, …"""
-        arrays = {"y": self.y.numpy()} | _columns("test", self.test)
+        arrays = {"y": self.y.numpy()} | self.test.arrays("test")
         for name, prediction in self.ood.items():
-            arrays |= _columns(f"ood/{name}", prediction)
-        packed = io.BytesIO()
-        np.savez_compressed(packed, **arrays)
-        write_bytes(file, packed.getvalue())
+            arrays |= prediction.arrays(f"ood/{name}")
+        write_arrays(file, arrays)
 
     @staticmethod
     def read(file: Path) -> "Outputs":
         """Raw scores as an evaluation wrote them: any metric can be computed from them without the model."""
-        try:
-            with file.open("rb") as stream, np.load(stream, allow_pickle=False) as saved:
-                arrays = {key: torch.from_numpy(saved[key]) for key in saved.files}
+        with read_arrays(file, "raw scores", "uqgan evaluate writes them") as arrays:
             ood = [key.removeprefix("ood/") for key in arrays if key.startswith("ood/")]
             names = dict.fromkeys(key.rpartition("/")[0] for key in ood)
             return Outputs(
                 y=arrays["y"],
-                test=_prediction("test", arrays),
-                ood={name: _prediction(f"ood/{name}", arrays) for name in names},
+                test=Prediction.of_arrays("test", arrays),
+                ood={name: Prediction.of_arrays(f"ood/{name}", arrays) for name in names},
             )
-        except FileNotFoundError:
-            raise UsageError(f"{file}: no such file (uqgan evaluate writes it)") from None
-        except (OSError, EOFError, KeyError, ValueError, TypeError, zipfile.BadZipFile):
-            raise UsageError(f"{file}: damaged, or no raw scores (uqgan evaluate writes them)") from None
 
 
 def predict_task(predictor: Predictor, task: Task, seed: int, validation: bool = False) -> Outputs:
@@ -72,6 +62,14 @@ def predict_task(predictor: Predictor, task: Task, seed: int, validation: bool =
         test=predictor.predict(known.x, seed).cpu(),
         ood={name: predictor.predict(x, seed + k).cpu() for k, (name, x) in enumerate(ood.items(), 1)},
     )
+
+
+def calibrate(predictor: Predictor, task: Task, seed: int) -> Calibration:
+    """Scores of the calibration samples, and the temperature fitted on those of validation."""
+    checked = predictor.predict(task.validation.x, seed).cpu()
+    known = task.calibration
+    scored = predictor.predict(known.x, seed).cpu() if len(known) else checked.first(0)
+    return Calibration(known.y.cpu(), scored, fit_temperature(checked.probs, task.validation.y.cpu()))
 
 
 def evaluate(outputs: Outputs, resamples: int = 1000) -> dict[str, Any]:
@@ -146,18 +144,6 @@ def _ood_intervals(
     found = metrics.ood_intervals(epistemic, is_ood, resamples, second_score=foreignness, processes=processes)
     ends = {metric: _ends(interval) for metric, interval in found.items()}
     return ends, ends.pop("auroc_second")
-
-
-def _columns(prefix: str, prediction: Prediction) -> dict[str, Any]:
-    columns = {field.name: getattr(prediction, field.name) for field in fields(Prediction)}
-    return {f"{prefix}/{name}": column.float().numpy() for name, column in columns.items() if column is not None}
-
-
-def _prediction(prefix: str, arrays: dict[str, Tensor]) -> Prediction:
-    found = {field.name: arrays.get(f"{prefix}/{field.name}") for field in fields(Prediction)}
-    if any(column is None for name, column in found.items() if name != "spread"):
-        raise KeyError(prefix)
-    return Prediction(**found)  # type: ignore[arg-type]
 
 
 def _both(flags: Tensor) -> bool:

@@ -1,6 +1,7 @@
 """A trained method, as `fit` and `load` return it. It composes the modules below and holds no maths."""
 
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ from torch import Tensor
 
 from uqgan.config import suggest
 from uqgan.data.tasks import Task, is_user_data, load_task
+from uqgan.decisions import Calibration, Decisions, Drift, Rule, check_rule, decide, drift
 from uqgan.errors import UsageError
-from uqgan.evaluation import Outputs, evaluate, predict_task
-from uqgan.runs import RAW_SCORES, Record, check_same_data, write_scores
-from uqgan.uncertainty import Prediction
+from uqgan.evaluation import Outputs, calibrate, evaluate, predict_task
+from uqgan.runs import CALIBRATION, DECISIONS, RAW_SCORES, Record, check_same_data, write_scores
+from uqgan.uncertainty import OWN_FOREIGNNESS, Prediction
 
 MOST_EXAMPLES = 10_000
 
@@ -24,6 +26,7 @@ class Run:
     def __init__(self, record: Record, task: Task | None = None, data_root: str | Path | None = None) -> None:
         self.record = record
         self._task, self._data_root = task, data_root
+        self._rule: Rule | None = None
 
     def __repr__(self) -> str:
         plan = self.record.plan
@@ -78,6 +81,56 @@ class Run:
         """
         return evaluate(outputs or self.outputs(validation), resamples) | {"missing": self.task.missing}
 
+    @cached_property
+    def calibration(self) -> Calibration:
+        """Scores of its calibration samples; a run of an older version makes them from its task."""
+        return self.record.calibration or calibrate(self.record.predictor, self.task, self.record.plan.seed)
+
+    @property
+    def own_foreignness(self) -> bool:
+        """Whether its foreignness is a score of its own, by which it tells a mixture of classes from a stranger."""
+        return self.record.predictor.reading in OWN_FOREIGNNESS
+
+    @property
+    def rule(self) -> Rule:
+        """How it decides: as `calibrate` was told last, else by the defaults of `Rule`."""
+        if self._rule is None:
+            file = self.record.folder and self.record.folder / DECISIONS
+            self._rule = Rule.read(file) if file and file.exists() else Rule()
+        return self._rule
+
+    def calibrate(
+        self,
+        false_alarm: float = 0.05,
+        coverage: float = 0.9,
+        score: str = "epistemic",
+        per_label: bool = False,
+        sets: str = "lac",
+    ) -> Rule:
+        """Change how it decides, without training again; kept in the run's folder, if it has one.
+
+        At most `false_alarm` of known samples are flagged, by `score` (`epistemic`, `foreignness` or `aleatoric`), and
+        of each predicted label if `per_label`; `coverage` of the sets of classes (`lac` or `aps`) hold the true one.
+        """
+        rule = Rule(false_alarm, coverage, score, per_label, sets)
+        check_rule(self.calibration, rule, self.class_names)
+        self._rule = rule
+        if folder := self.record.folder:
+            if not self.record.calibration:
+                self.calibration.write(folder / CALIBRATION)
+            rule.write(folder / DECISIONS)
+        return rule
+
+    def decide(self, x: Prediction | Tensor | npt.NDArray[Any], seed: int | None = 0) -> Decisions:
+        """Accept, ambiguous or unknown, and a set of classes, for samples or for predictions made before."""
+        prediction = x if isinstance(x, Prediction) else self.predict(x, seed)
+        return decide(prediction, self.calibration, self.rule, self.own_foreignness, seed)
+
+    def drift(self, x: Prediction | Tensor | npt.NDArray[Any], seed: int | None = 0) -> Drift:
+        """How a batch of new samples, or predictions of them made before, compare with those of calibration."""
+        prediction = x if isinstance(x, Prediction) else self.predict(x, seed)
+        return drift(self.calibration, getattr(prediction, self.rule.score), self.rule)
+
     def generate(self, label: int | str, n: int = 16, seed: int | None = None) -> Tensor:
         """Out-of-class examples of a class: pixels in [0, 1], or points."""
         names = self.class_names
@@ -95,7 +148,9 @@ class Run:
 
     def save(self, folder: str | Path) -> Path:
         """Write the run's folder; `uqgan.load` brings it back bit for bit."""
+        rule = self.rule
         self.record.write(Path(folder))
+        rule.write(Path(folder) / DECISIONS)
         return Path(folder)
 
 

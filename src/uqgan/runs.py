@@ -1,4 +1,7 @@
-"""A run's folder: config.yaml, weights.safetensors, log.jsonl, about.json; once evaluated, its scores in two files."""
+"""A run's folder: config.yaml, weights.safetensors, log.jsonl, calibration.npz, about.json.
+
+Once evaluated it has its scores in two files, once calibrated by hand decisions.json.
+"""
 
 import json
 import shutil
@@ -19,6 +22,7 @@ from uqgan import __version__
 from uqgan.checkpoint import RESUME
 from uqgan.config import Config, parse
 from uqgan.data.tasks import Task
+from uqgan.decisions import Calibration
 from uqgan.errors import UsageError
 from uqgan.files import sha256, write_bytes, write_json, write_text
 from uqgan.log import LOG
@@ -26,6 +30,7 @@ from uqgan.methods import METHODS, Predictor
 
 CONFIG, WEIGHTS, ABOUT, SCORES = "config.yaml", "weights.safetensors", "about.json", "scores.json"
 RAW_SCORES = "raw_scores.npz"
+CALIBRATION, DECISIONS = "calibration.npz", "decisions.json"
 
 
 @dataclass(frozen=True)
@@ -114,6 +119,16 @@ class Record:
     predictor: Predictor
     log: list[dict[str, Any]]
     about: dict[str, Any]
+    made: Calibration | None = None
+    """Calibration scores as training made them; None where the run was read from its folder."""
+    folder: Path | None = None
+    """Where the run is kept, if it is."""
+
+    @cached_property
+    def calibration(self) -> Calibration | None:
+        """Calibration scores, read when they are asked for; None in a run of an older version, which has none."""
+        file = self.folder and self.folder / CALIBRATION
+        return Calibration.read(file) if self.made is None and file and file.exists() else self.made
 
     def write(self, folder: Path) -> None:
         """The folder of this run; about.json comes last, so a folder that has it is whole."""
@@ -122,6 +137,8 @@ class Record:
         weights = {key: tensor.cpu().clone(memory_format=torch.contiguous_format) for key, tensor in state.items()}
         write_bytes(folder / WEIGHTS, save_tensors(weights))
         write_text(folder / LOG, "".join(json.dumps(row) + "\n" for row in self.log))
+        if self.calibration:
+            self.calibration.write(folder / CALIBRATION)
         write_json(folder / ABOUT, self.about | {"weights_sha256": sha256(folder / WEIGHTS)})
         if self.about["finished"]:
             shutil.rmtree(folder / RESUME, ignore_errors=True)
@@ -152,7 +169,7 @@ class Record:
                 f"{folder / WEIGHTS}: does not fit the networks of {CONFIG}; it was written by uqgan {written}, "
                 f"this is {__version__} (train it again)"
             ) from error
-        return Record(plan, predictor, log, about)
+        return Record(plan, predictor, log, about, folder=folder)
 
 
 def run_titles(plans: Sequence[Plan]) -> list[str]:
@@ -181,7 +198,7 @@ def remove_run(folder: Path) -> None:
     if not holds_run(folder):
         return
     Plan.read(folder)
-    for name in (ABOUT, SCORES, RAW_SCORES, WEIGHTS, LOG, CONFIG):
+    for name in (ABOUT, SCORES, RAW_SCORES, CALIBRATION, DECISIONS, WEIGHTS, LOG, CONFIG):
         (folder / name).unlink(missing_ok=True)
     for name in (RESUME, "tensorboard"):
         shutil.rmtree(folder / name, ignore_errors=True)
