@@ -16,6 +16,7 @@ from torch import Tensor
 
 from uqgan import curves, plots, shields
 from uqgan.data.tasks import Task
+from uqgan.errors import count
 from uqgan.evaluation import Outputs, ranking, set_names
 from uqgan.files import write_text
 from uqgan.health import FAULTS, PER_CLASS
@@ -63,7 +64,7 @@ def render(chapters: list[Chapter], title: str) -> str:
         loader=PackageLoader("uqgan"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     pages.globals |= {"percent": percent, "look_up": look_up, "clearly_best": clearly_best, "plots": plots}
-    pages.globals |= {"faults": FAULTS, "per_class": PER_CLASS}
+    pages.globals |= {"faults": FAULTS, "per_class": PER_CLASS, "count": count}
     return pages.get_template("report.html.jinja").render(
         title=title, groups=[describe_group(group) for group in by_task(chapters)]
     )

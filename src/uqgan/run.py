@@ -15,6 +15,7 @@ from uqgan.decisions import Calibration, Decisions, Drift, Rule, check_rule, dec
 from uqgan.errors import UsageError
 from uqgan.evaluation import Outputs, calibrate, evaluate, predict_task
 from uqgan.runs import CALIBRATION, DECISIONS, RAW_SCORES, Record, check_same_data, write_scores
+from uqgan.samples import as_path, brief, check_seed, checked_samples, whole
 from uqgan.uncertainty import OWN_FOREIGNNESS, Prediction
 
 MOST_EXAMPLES = 10_000
@@ -52,19 +53,11 @@ class Run:
         Stochastic methods repeat their draws with the same seed; None draws afresh each time. `member` reads one member
         of an ensemble alone.
         """
-        inputs = torch.as_tensor(x)
-        shape = self.record.plan.shape
-        if inputs.shape[1:] != shape:
-            raise UsageError(f"x has shape {tuple(inputs.shape)}: must be (samples, {', '.join(map(str, shape))})")
-        if inputs.dtype != torch.uint8:
-            inputs = inputs.float()
-            if len(shape) == 3 and not (inputs.amin() >= 0 and inputs.amax() <= 1):
-                raise UsageError("x has pixels outside [0, 1]: give uint8, or floats divided by 255")
+        inputs = checked_samples(x, self.record.plan.shape)
+        seed = None if seed is None else check_seed(seed)
         predictor = self.record.predictor
         if member is not None:
-            if not 0 <= member < len(predictor.members):
-                raise UsageError(f"member = {member}: must be within 0 to {len(predictor.members) - 1}")
-            predictor = predictor.member(member)
+            predictor = predictor.member(whole(member, "member", 0, len(predictor.members) - 1))
         return predictor.predict(inputs, seed).cpu()
 
     def outputs(self, validation: bool = False) -> Outputs:
@@ -134,13 +127,13 @@ class Run:
     def generate(self, label: int | str, n: int = 16, seed: int | None = None) -> Tensor:
         """Out-of-class examples of a class: pixels in [0, 1], or points."""
         names = self.class_names
-        if not 1 <= n <= MOST_EXAMPLES:
-            raise UsageError(f"n = {n}: must be within 1 to {MOST_EXAMPLES}")
-        if seed is not None:
-            check_seed(seed)
-        index = names.index(label) if isinstance(label, str) and label in names else label
-        if not isinstance(index, int) or not 0 <= index < len(names):
-            raise UsageError(f"class = {label}: must be one of {', '.join(names)}{suggest(str(label), list(names))}")
+        n = whole(n, "n", 1, MOST_EXAMPLES)
+        seed = None if seed is None else check_seed(seed)
+        try:
+            index = names.index(label) if isinstance(label, str) else whole(label, "class", 0, len(names) - 1)
+        except ValueError:  # a UsageError is one
+            close = suggest(str(label), list(names))
+            raise UsageError(f"class = {brief(label)}: must be one of {', '.join(names)}{close}") from None
         made = self.record.predictor.generate(torch.full((n,), index), seed)
         if made is None:
             raise UsageError(f"method = {self.record.plan.method}: makes no examples (uqgan and uqgan-mc do)")
@@ -148,15 +141,10 @@ class Run:
 
     def save(self, folder: str | Path) -> Path:
         """Write the run's folder; `uqgan.load` brings it back bit for bit."""
-        rule = self.rule
-        self.record.write(Path(folder))
-        rule.write(Path(folder) / DECISIONS)
-        return Path(folder)
-
-
-def check_seed(seed: int) -> None:
-    if not 0 <= seed < 2**31:
-        raise UsageError(f"seed = {seed}: must be within 0 to {2**31 - 1}")
+        rule, place = self.rule, as_path(folder, "folder")
+        self.record.write(place)
+        rule.write(place / DECISIONS)
+        return place
 
 
 def save_scores(folder: Path, run: Run, found: Mapping[str, Any], outputs: Outputs) -> None:

@@ -147,7 +147,8 @@ class Record:
     def read(folder: Path, classifier: nn.Module | None = None) -> "Record":
         """The run in that folder, bit for bit as it was trained."""
         if not folder.is_dir():
-            raise UsageError(f"run = {folder}: no such folder")
+            found = "is a file: must be the folder of a run" if folder.is_file() else "no such folder"
+            raise UsageError(f"run = {folder}: {found}")
         plan = Plan.read(folder)
         if not (folder / ABOUT).exists() and (folder / RESUME).exists():
             raise UsageError(f"run = {folder}: its training has not finished (uqgan train … --resume)")
