@@ -198,7 +198,7 @@ def report(
         run = api.load(folder, device, data_root)
         with voice.busy(f"testing {folder}"):
             outputs = run.outputs()
-            chapters.append(Chapter(run.record, run.task, outputs, scores_of(outputs)))
+            chapters.append(Chapter(run.record, run.task, outputs, scores_of(outputs), run.decide))
     with voice.busy("drawing"):
         write_report(chapters, output)
     voice.say(f"wrote {output}")
