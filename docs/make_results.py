@@ -239,7 +239,8 @@ def costs() -> str:
         found = {row["method"]: row for row in rows if (row["task"], row["device"]) == (task, device)}
         for method, line in lines.items():
             line += [f"{found[method][key]:g}" if method in found else "–" for key in (*keys, "prediction_ratio")]
-    facts = [(row["command"], row["device"], row["versions"]["torch"], short(row["commit"])) for row in rows]
+    known = [(row["command"], row["device"], row["precision"], row["versions"]["torch"]) for row in rows]
+    facts = [(*each, short(row["commit"])) for each, row in zip(known, rows, strict=True)]
     conditions = "; ".join(f"`{command}`: {', '.join(rest)}" for command, *rest in dict.fromkeys(facts)) + "."
     samples = " or ".join(dict.fromkeys(f"{row['samples']:,}" for row in rows))
     return f"{COSTS.format(samples=samples, conditions=conditions)}\n\n{table(header, list(lines.values()))}"

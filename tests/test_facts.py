@@ -36,7 +36,7 @@ def test_costs_are_multiples_of_max_softmax() -> None:
     assert cost["entropy"]["training"] == 1  # the same weights
     for one, ensemble in (("entropy", "ensemble"), ("uqgan", "uqgan-ensemble")):
         members = METHODS[ensemble].members
-        assert cost[ensemble]["training"] == pytest.approx(members * cost[one]["training"], rel=0.3)
+        assert cost[ensemble]["training"] == pytest.approx(members * cost[one]["training"], rel=0.4)  # both are rounded
     for name, method in METHODS.items():
         if method.passes > 1:
             assert cost[name]["prediction"] > 10
