@@ -26,6 +26,7 @@ docs: $(DEV)
 
 results: $(DEV)
 	$(BIN)/python docs/make_results.py
+	$(BIN)/python docs/make_methods.py
 
 bench: $(DEV)
 	$(BIN)/python benchmarks/core.py
