@@ -257,7 +257,12 @@ def read_yaml(file: Path) -> dict[str, Any]:
         return {}
     if not isinstance(tree, dict):
         raise UsageError(f"--config = {file}: must hold sections such as 'uqgan:', not a {type(tree).__name__}")
-    return tree
+    return tree["settings"] if is_run(tree) else tree
+
+
+def is_run(tree: Mapping[str, Any]) -> bool:
+    """Whether this is all of a run's own config.yaml: its settings are in a section, beside its task and method."""
+    return {"task", "method"} <= set(tree) and isinstance(tree.get("settings"), dict)
 
 
 def explain(error: ValidationError) -> list[str]:

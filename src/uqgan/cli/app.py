@@ -20,6 +20,7 @@ app = App(
     help_format="plaintext",
     default_parameter=Parameter(negative=()),
     result_action="return_value",
+    suppress_keyboard_interrupt=False,
 )
 
 QUIET = Group("Output")
