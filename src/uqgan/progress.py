@@ -67,7 +67,7 @@ def shown(pace: Pace, console: Console) -> Iterator[Callable[[], None]]:
         return
     columns = (
         TextColumn("{task.description}", markup=False),
-        BarColumn(20, table_column=Column(no_wrap=True)),
+        BarColumn(max(4, min(20, console.width - 60)), table_column=Column(no_wrap=True)),
         MofNCompleteColumn(table_column=Column(no_wrap=True)),
         TimeRemainingColumn(table_column=Column(no_wrap=True)),
         _Losses(pace),  # the only column that may wrap, so the one that gives way
