@@ -63,7 +63,7 @@ def main() -> None:
     task = uqgan.load_task("cifar10")
     for method in chosen.methods:
         run = uqgan.fit(
-            method, task, chosen.seed, classifier=ResNet18(task.n_classes), device=chosen.device, **SETTINGS
+            method, task, chosen.seed, classifier=ResNet18(task.n_classes), device=chosen.device, quiet=True, **SETTINGS
         )
         found = run.evaluate(resamples=0)["scores"]
         row = {
