@@ -11,7 +11,7 @@ demo: $(READY)
 	$(BIN)/uqgan demo --output demo
 
 test: $(DEV)
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --dist worksteal
 
 check: lint test
 

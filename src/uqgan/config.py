@@ -176,7 +176,9 @@ def load_config(
     fitting: Mapping[str, Any] | None = None,
 ) -> Config:
     """Settings of a task, or those `fitting` user-supplied data; then a YAML file's, then the overrides (a tree)."""
-    layers = [task_settings(task) if fitting is None else fitting, read_yaml(file) if file else {}, overrides or {}]
+    given = read_yaml(file) if file else {}
+    given = given["settings"] if is_run(given) else given
+    layers = [task_settings(task) if fitting is None else fitting, given, overrides or {}]
     tree: dict[str, Any] = {}
     for layer in layers:
         tree = _merge(tree, layer)
@@ -259,6 +261,11 @@ def read_yaml(file: Path) -> dict[str, Any]:
     if not isinstance(tree, dict):
         raise UsageError(f"--config = {file}: must hold sections such as 'uqgan:', not a {type(tree).__name__}")
     return tree
+
+
+def is_run(tree: Mapping[str, Any]) -> bool:
+    """Whether this is all of a run's own config.yaml: its settings are in a section, beside its task and method."""
+    return {"task", "method"} <= set(tree) and isinstance(tree.get("settings"), dict)
 
 
 def explain(error: ValidationError) -> list[str]:

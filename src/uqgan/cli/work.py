@@ -9,14 +9,16 @@ from cyclopts.validators import Number
 
 from uqgan.cli.app import Json, Voice, Whole, app, print_json
 from uqgan.cli.scores import show_scores
-from uqgan.config import Config, load_config
+from uqgan.config import Config, is_run, load_config, read_yaml
 from uqgan.errors import RunFailed, UsageError
 
 if TYPE_CHECKING:
     from uqgan.data.tasks import Task
     from uqgan.run import Run
 
-Overrides = Annotated[Config | None, Parameter(name="*", group=Group("Settings (a task may have defaults of its own)"))]
+Overrides = Annotated[
+    Config | None, Parameter(name="*", group=Group("Settings (a task may have others: uqgan train TASK --help)"))
+]
 
 
 @Parameter(name="*")
@@ -81,12 +83,19 @@ def train(
         Stop after so long and keep the best classifier so far; --resume goes on.
     """
     from uqgan import api
+    from uqgan.acceleration import choose_device
     from uqgan.data.tasks import is_user_data
+    from uqgan.samples import check_seed
 
     overrides = settings.model_dump(exclude_unset=True) if settings else None
+    # What is wrong in these is said before the data are loaded.
     api.check_sections(method, overrides or {})
+    check_seed(seed)
+    choose_device(device)
+    if config and is_run(read_yaml(config)):
+        voice.say(f"--config = {config}: that of a run; its settings are taken, not its task, method and seed")
     if not is_user_data(task):
-        load_config(task, config, overrides)  # what is wrong there is said before the data are loaded
+        load_config(task, config, overrides)
     data = api.load_task(task, 0, pictures.data_root, pictures.image_size, None, pictures.skip_broken, voice.say)
     chosen = api.settings_of(data, config, overrides)
     folder = place.output or usual_folder(task, data, method, seed)
@@ -150,7 +159,7 @@ def evaluate(
     from uqgan import api
     from uqgan.run import save_scores
 
-    loaded = api.load(run, device, data_root)
+    loaded = noted(api.load(run, device, data_root), voice)
     with voice.busy(f"testing {run}"):
         outputs = loaded.outputs(validation)
         found = loaded.evaluate(outputs=outputs)
@@ -195,7 +204,7 @@ def report(
 
     chapters = []
     for folder in runs:
-        run = api.load(folder, device, data_root)
+        run = noted(api.load(folder, device, data_root), voice)
         with voice.busy(f"testing {folder}"):
             outputs = run.outputs()
             chapters.append(Chapter(run.record, run.task, outputs, scores_of(outputs), run.decide))
@@ -266,6 +275,13 @@ def demo(
 
     page = run_demo(output, voice.console())
     voice.say(f"open {page} in a browser")
+
+
+def noted(run: "Run", voice: Voice) -> "Run":
+    """The run, with what a person should know about it said."""
+    for note in run.record.notes:
+        voice.say(note)
+    return run
 
 
 def describe_data(task: "Task", config: Config, voice: Voice) -> None:
