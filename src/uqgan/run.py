@@ -1,15 +1,17 @@
 """A trained method, as `fit` and `load` return it. It composes the modules below and holds no maths."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
 import torch
+from PIL.Image import Image
 from torch import Tensor
 
 from uqgan.config import suggest
+from uqgan.data.inputs import as_samples
 from uqgan.data.tasks import Task, is_user_data, load_task
 from uqgan.decisions import Calibration, Decisions, Drift, Rule, check_rule, decide, drift
 from uqgan.errors import UsageError
@@ -19,6 +21,9 @@ from uqgan.samples import as_path, brief, check_seed, checked_samples, whole
 from uqgan.uncertainty import OWN_FOREIGNNESS, Prediction
 
 MOST_EXAMPLES = 10_000
+Picture = str | Path | Image
+Samples = Tensor | npt.NDArray[Any] | Picture | Sequence[Picture]
+"""What can be predicted: arrays, tensors; files and Pillow images, one or several."""
 
 
 class Run:
@@ -47,13 +52,17 @@ class Run:
             check_same_data(plan, self._task)
         return self._task
 
-    def predict(self, x: Tensor | npt.NDArray[Any], seed: int | None = 0, member: int | None = None) -> Prediction:
-        """Classes and uncertainties of images (uint8, or floats in [0, 1]) or points.
+    def predict(self, x: Samples, seed: int | None = 0, member: int | None = None) -> Prediction:
+        """Classes and uncertainties of images (uint8, or floats in [0, 1]), points, files, or Pillow images.
+
+        Files and Pillow images, one or a list of them, are brought to the form that the run was trained with: turned by
+        EXIF, the short side fitted, the middle cropped, grey or RGB. One that cannot be read is an error.
 
         Stochastic methods repeat their draws with the same seed; None draws afresh each time. `member` reads one member
         of an ensemble alone.
         """
-        inputs = checked_samples(x, self.record.plan.shape)
+        shape = self.record.plan.shape
+        inputs = checked_samples(as_samples(x, shape), shape)
         seed = None if seed is None else check_seed(seed)
         predictor = self.record.predictor
         if member is not None:
