@@ -159,7 +159,7 @@ def decode(batch: Sequence[Encoded], look: Look) -> Outcome:
 def bytes_of(file: Path | str) -> bytes:
     """Content of a picture file."""
     try:
-        with open(file, "rb", buffering=0, opener=_at_once) as opened:  # noqa: PTH123
+        with open(file, "rb", buffering=0, opener=_at_once) as opened:
             found = os.fstat(opened.fileno())
             if not stat.S_ISREG(found.st_mode):
                 raise Broken("not a regular file")

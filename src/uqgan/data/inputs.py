@@ -115,7 +115,7 @@ class Sources:
 
 def _kept(listed: IO[bytes]) -> IO[bytes]:
     """A list from a pipe as a file that can be read again."""
-    kept = tempfile.TemporaryFile()
+    kept = tempfile.TemporaryFile()  # noqa: SIM115  # read as long as the sources are
     for line in listed:
         kept.write(line)
     return kept
@@ -134,7 +134,7 @@ def files_of(word: str) -> Iterator[str]:
 
 
 def _matching(pattern: str) -> Iterator[str]:
-    found = sorted(glob.iglob(pattern, recursive=True))
+    found = sorted(glob.iglob(pattern, recursive=True))  # noqa: PTH207  # knows absolute patterns
     if not found:
         raise UsageError(f"{pattern}: matches nothing")
     for each in found:
@@ -185,7 +185,7 @@ def processes_for(files: Iterable[str]) -> int:
     for file in islice(files, PAYS_FROM):
         cost += 1 + _size(file) / COSTLY
         if cost >= PAYS_FROM:
-            return min(joblib.cpu_count(), PROCESSES)
+            return min(int(joblib.cpu_count()), PROCESSES)
     return 1
 
 
