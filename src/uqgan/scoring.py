@@ -27,6 +27,8 @@ DRIFT_FROM = 20
 """Pictures from which on they are compared with the calibration pictures as a whole."""
 NAMED = 20
 """Most broken files that are named; more are counted."""
+PICTURES = 48
+"""Most pictures of a decision on a page."""
 SCORES = ("aleatoric", "epistemic", "foreignness")
 
 

@@ -135,9 +135,8 @@ def score_all(job: Job, results: Results, voice: Voice) -> "Summary":
     """Predict all pictures; each chunk is kept, copied and printed before the next."""
     from uqgan.data.decode import decoding
     from uqgan.data.inputs import batches_of, processes_for
-    from uqgan.predictions_page import PICTURES
     from uqgan.log import interrupts
-    from uqgan.scoring import PIECE, Summary, chunk_size, columns_of, score
+    from uqgan.scoring import PICTURES, PIECE, Summary, chunk_size, columns_of, score
     from uqgan.sorting import Folders
     from uqgan.tables import json_line
 
@@ -241,7 +240,6 @@ def progress(voice: Voice, done: int, total: int) -> Iterator[Callable[[int], No
 def tell(job: Job, summary: "Summary", results: Results, voice: Voice) -> None:
     """What came of it: a table of the first rows, what could not be read, counts, and the comparison as a whole."""
     from uqgan.decisions import WORDS
-    from uqgan.predictions_page import write_page
 
     drift = summary.drift(job.run)
     if not (results.output or results.as_json):
@@ -258,6 +256,8 @@ def tell(job: Job, summary: "Summary", results: Results, voice: Voice) -> None:
     for line in lines:
         (voice.say if results.as_json else plain)(line)
     if results.page:
+        from uqgan.galleries import write_page
+
         write_page(results.page, job.run, summary, job.look, drift)
     for file in (results.output, results.copy_to, results.page):
         if file:
