@@ -18,6 +18,7 @@ GROUP = 65_536
 LISTS = ("set",)
 """Columns of lists of text; all others that are in TEXT are text, the rest numbers."""
 TEXT = ("path", "label", "decision", "error")
+_compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class Table:
@@ -125,7 +126,7 @@ def json_line(columns: Sequence[str], row: Row) -> str:
 
 
 def _line(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    return _compact(value).encode() + b"\n"
 
 
 def write_csv(file: Path, columns: Sequence[str], rows: Iterator[Row]) -> None:

@@ -226,8 +226,7 @@ def as_seen(image: "Image", look: Look) -> Pixels:
     image = _squared(_flat(_upright(image)), look.size)
     if look.channels == 1 and image.mode != "L":
         image = image.convert("L")
-    x = np.asarray(image)
-    x = x[None] if x.ndim == 2 else x.transpose(2, 0, 1)  # (channels, rows, columns)
+    x = np.frombuffer(image.tobytes(), np.uint8).reshape(look.size, look.size, -1).transpose(2, 0, 1)
     if look.transposed:
         x = x.transpose(0, 2, 1)
     if look.inverted:
