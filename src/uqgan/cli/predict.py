@@ -94,14 +94,14 @@ def predict(
     elif results.resume:
         raise UsageError("resume: needs --output, the file to go on with")
     check_seed(seed)
-    sources = Sources(paths, sys.stdin.buffer if "-" in paths else None)
-    with voice.busy(f"loading {run}"):
-        loaded = api.load(run, device, data_root)
-        look, total = look_of(loaded.record.plan.shape), sources.count()
-    voice.say(f"{total:,} pictures, seen {look_in_words(look)}")
-    decides = can_decide(loaded, voice, needed=bool(results.copy_to or results.page))
-    job = Job(loaded, sources, total, look, seed, decides)
-    summary = score_all(job, results, voice)
+    with closing(Sources(paths, sys.stdin.buffer if "-" in paths else None)) as sources:
+        with voice.busy(f"loading {run}"):
+            loaded = api.load(run, device, data_root)
+            look, total = look_of(loaded.record.plan.shape), sources.count()
+        voice.say(f"{total:,} {'picture' if total == 1 else 'pictures'}, seen {look_in_words(look)}")
+        decides = can_decide(loaded, voice, needed=bool(results.copy_to or results.page))
+        job = Job(loaded, sources, total, look, seed, decides)
+        summary = score_all(job, results, voice)
     tell(job, summary, results, voice)
     if summary.broken:
         raise RunFailed(f"{summary.broken:,} of {summary.n:,} pictures could not be read")

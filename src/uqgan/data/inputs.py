@@ -96,6 +96,11 @@ class Sources:
             else:
                 yield from files_of(word)
 
+    def close(self) -> None:
+        """Give up the list."""
+        if self.list:
+            self.list.close()
+
     def count(self) -> int:
         """Number of files; at least one, or it is an error."""
         n = sum(1 for _ in self)
@@ -148,7 +153,7 @@ def _matching(pattern: str) -> Iterator[str]:
 def below(folder: str, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[str]:
     """Pictures in and below a folder, by name; nothing hidden, and no link that leads back up."""
     try:
-        here = above | {_identity(folder)}
+        here = (above or frozenset(_identity(str(each)) for each in Path(folder).resolve().parents)) | {_identity(folder)}
         with os.scandir(folder) as entries:
             inside = sorted((each.name, each.is_dir()) for each in entries if not each.name.startswith("."))
     except OSError as error:
