@@ -233,7 +233,9 @@ def test_worker_processes_give_what_this_one_gives_and_load_no_torch(files: list
         whole = np.delete(np.arange(len(batch)), list(broken))
         assert np.array_equal(x[whole], expected[whole])
     script = "import sys, uqgan.data.decode; print({'torch', 'pyarrow', 'sklearn', 'rich'} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "set()\n"
+    assert (
+        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "set()\n"
+    )
 
 
 def test_if_a_worker_is_killed_this_process_decodes(files: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,7 +301,7 @@ def test_a_summary_keeps_few_rows_of_any_number(run: Run) -> None:
 # ── what becomes of them
 
 ROWS: list[list[Row]] = [
-    [["a.png", "cat", 0.25, ["cat", "dog"], None], ["b, \"c\"\n.png", None, None, None, "broken"]],
+    [["a.png", "cat", 0.25, ["cat", "dog"], None], ['b, "c"\n.png', None, None, None, "broken"]],
     [["ü.png", "dog", 1e-9, [], None]],
 ]
 COLUMNS = ["path", "label", "p_value", "set", "error"]

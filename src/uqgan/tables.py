@@ -54,7 +54,7 @@ class Table:
 
     def _begin(self, chunk: int, resume: bool) -> int:
         """Number of rows that are there already, in whole chunks; what comes after them is cut off."""
-        n, end, head = self._saved(chunk) if self.part.exists() else (0, 0, {})
+        n, end, head = self._saved() if self.part.exists() else (0, 0, {})
         if not n:
             self.part.write_bytes(_line(self._facts))
             return 0
@@ -67,21 +67,23 @@ class Table:
         os.truncate(self.part, end)
         return n
 
-    def _saved(self, chunk: int) -> tuple[int, int, dict[str, Any]]:
+    def _saved(self) -> tuple[int, int, dict[str, Any]]:
         """Rows in whole chunks, the bytes that they take, and what they were made with."""
         with self.part.open("rb") as lines:
-            head = lines.readline()
-            n, place, saved = 0, len(head), (0, 0)
+            first = lines.readline()
+            try:
+                head = dict(json.loads(first))
+                chunk = int(head["chunk"])
+            except (ValueError, TypeError, KeyError):
+                return 0, 0, {}
+            n, place, saved = 0, len(first), (0, 0)
             for line in lines:
                 if not (line.startswith(b"[") and line.endswith(b"]\n")):
                     break
                 n, place = n + 1, place + len(line)
                 if n % chunk == 0:
                     saved = (n, place)
-        try:
-            return *saved, dict(json.loads(head))
-        except (ValueError, TypeError):
-            return 0, 0, {}
+        return *saved, head
 
     def append(self, rows: Sequence[Row]) -> None:
         """Keep the rows of a chunk."""

@@ -7,6 +7,8 @@ import io
 import os
 import signal
 import stat
+import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
@@ -100,7 +102,7 @@ def decoding(
         return
     from joblib.externals.loky import ProcessPoolExecutor
 
-    pool = ProcessPoolExecutor(processes, initializer=_leave_interrupts_to_the_parent)
+    pool = ProcessPoolExecutor(processes, initializer=_follow, initargs=(os.getpid(),))
     waiting: deque[tuple[list[str], Callable[[], Outcome]]] = deque()
     size = look.channels * look.size**2
 
@@ -138,9 +140,16 @@ def _begun(pool: Any, batch: list[str], look: Look) -> Callable[[], Outcome]:
     return outcome
 
 
-def _leave_interrupts_to_the_parent() -> None:
-    """Ctrl-C reaches every process of a terminal; the one that started the workers ends them."""
+def _follow(parent: int) -> None:
+    """Leave Ctrl-C, which reaches every process of a terminal, to the one that started this; end when it was killed."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def decode(batch: Sequence[Encoded], look: Look) -> Outcome:

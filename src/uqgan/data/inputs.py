@@ -153,7 +153,9 @@ def _matching(pattern: str) -> Iterator[str]:
 def below(folder: str, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[str]:
     """Pictures in and below a folder, by name; nothing hidden, and no link that leads back up."""
     try:
-        here = (above or frozenset(_identity(str(each)) for each in Path(folder).resolve().parents)) | {_identity(folder)}
+        here = (above or frozenset(_identity(str(each)) for each in Path(folder).resolve().parents)) | {
+            _identity(folder)
+        }
         with os.scandir(folder) as entries:
             inside = sorted((each.name, each.is_dir()) for each in entries if not each.name.startswith("."))
     except OSError as error:
