@@ -1,4 +1,4 @@
-"""How far a stage of training is: a bar on a terminal, elsewhere a line every half minute."""
+"""How far a long work is: a bar on a terminal, elsewhere a line every half minute."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,15 +20,15 @@ SETTLED = 5
 class Pace:
     """Steps done and to do, the time that they take, and the latest losses."""
 
-    def __init__(self, name: str, done: int, total: int) -> None:
-        self.name, self.done, self.total = name, done, total
+    def __init__(self, name: str, done: int, total: int, unit: str = "step") -> None:
+        self.name, self.done, self.total, self.unit = name, done, total, unit
         self.values: Mapping[str, float] = {}
         self.start = self.settled = time.monotonic()
         self.steps = 0
 
-    def advance(self) -> None:
-        self.steps += 1
-        self.done += 1
+    def advance(self, n: int = 1) -> None:
+        self.steps += n
+        self.done += n
         if self.steps <= SETTLED:
             self.settled = time.monotonic()
 
@@ -47,7 +47,7 @@ class Pace:
         """All of it in a line."""
         took = time.monotonic() - self.start
         when = f"{spell(self.left)} left" if self.judged and self.done < self.total else f"after {spell(took)}"
-        return ", ".join([f"{self.name}: step {self.done} of {self.total}", when, *pairs(self.values)])
+        return ", ".join([f"{self.name}: {self.unit} {self.done} of {self.total}", when, *pairs(self.values)])
 
 
 @contextmanager

@@ -2,9 +2,8 @@
 
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from uqgan.tables import Row
     from uqgan.tables import Table as Kept
 
-TOLD_EVERY = 30.0
-"""Seconds between two lines about progress, where there is no terminal."""
 SHORT = {"probability": "prob.", "aleatoric": "aleat.", "epistemic": "epist.", "foreignness": "foreign", "p_value": "p"}
 """Titles that are shorter on the terminal."""
 BESIDE = 60
@@ -86,7 +83,7 @@ def predict(
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait leave their cores to decoding
     from uqgan import api
     from uqgan.data.inputs import Sources, look_in_words, look_of
-    from uqgan.run import check_seed
+    from uqgan.samples import check_seed
     from uqgan.tables import check_ending
 
     if results.output:
@@ -136,6 +133,7 @@ def score_all(job: Job, results: Results, voice: Voice) -> "Summary":
     from uqgan.data.decode import decoding
     from uqgan.data.inputs import batches_of, processes_for
     from uqgan.log import interrupts
+    from uqgan.progress import Pace, shown
     from uqgan.scoring import PICTURES, PIECE, Summary, chunk_size, columns_of, score
     from uqgan.sorting import Folders
     from uqgan.tables import json_line
@@ -151,7 +149,8 @@ def score_all(job: Job, results: Results, voice: Voice) -> "Summary":
         workers = processes_for(islice(iter(job.sources), summary.n, None))
         pieces = stack.enter_context(decoding(batches_of(files, PIECE), job.look, workers))
         asked = stack.enter_context(interrupts())
-        advance = stack.enter_context(progress(voice, summary.n, job.total))
+        pace = Pace("predicting", summary.n, job.total, "picture")
+        show = stack.enter_context(shown(pace, voice.console()))
         try:
             for rows in score(run, pieces, job.seed, results.probabilities, job.decides, summary.n // chunk):
                 if folders:
@@ -161,9 +160,10 @@ def score_all(job: Job, results: Results, voice: Voice) -> "Summary":
                 if results.as_json:
                     sys.stdout.writelines(json_line(columns, row) for row in rows)
                 summary.add(rows)
-                advance(len(rows))
+                pace.advance(len(rows))
+                show()
                 if asked():
-                    raise KeyboardInterrupt
+                    raise KeyboardInterrupt(asked())
         except KeyboardInterrupt:
             if table:
                 voice.say(f"{table.n:,} of {job.total:,} pictures are kept; the same command with --resume goes on")
@@ -210,33 +210,6 @@ def copy(folders: "Folders", rows: Sequence["Row"], columns: Sequence[str]) -> N
             folders.copy(row[path], row[word], row[label])
 
 
-@contextmanager
-def progress(voice: Voice, done: int, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar with the time left; a line every half minute where there is no terminal. Takes how many more are done."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from uqgan.log import spell
-
-    console = voice.console()
-    if console.is_terminal and not voice.quiet:
-        columns = (TextColumn("predicting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=console) as bar:
-            task = bar.add_task("", total=total, completed=done)
-            yield lambda n: bar.advance(task, n)
-        return
-    first, start, told = done, time.monotonic(), time.monotonic()
-
-    def advance(n: int) -> None:
-        nonlocal done, told
-        done, now = done + n, time.monotonic()
-        if now - told >= TOLD_EVERY:
-            told = now
-            left = (now - start) / (done - first) * (total - done)
-            voice.say(f"{done:,} of {total:,} pictures, about {spell(left)} left")
-
-    yield advance
-
-
 def tell(job: Job, summary: "Summary", results: Results, voice: Voice) -> None:
     """What came of it: a table of the first rows, what could not be read, counts, and the comparison as a whole."""
     from uqgan.decisions import WORDS
@@ -256,7 +229,7 @@ def tell(job: Job, summary: "Summary", results: Results, voice: Voice) -> None:
     for line in lines:
         (voice.say if results.as_json else plain)(line)
     if results.page:
-        from uqgan.galleries import write_page
+        from uqgan.predictions_page import write_page
 
         write_page(results.page, job.run, summary, job.look, drift)
     for file in (results.output, results.copy_to, results.page):
