@@ -11,6 +11,7 @@ from torch import nn
 
 from uqgan.acceleration import choose_device
 from uqgan.config import Config, check_networks, load_config, settings_for_pictures, suggest
+from uqgan.data.seen import Seen
 from uqgan.data.tasks import Task, is_user_data, load_task
 from uqgan.environment import circumstances
 from uqgan.errors import UsageError
@@ -77,7 +78,7 @@ def train(plan: Plan, task: Task, device: torch.device, log: Log, classifier: nn
     finally:
         log.close()
     about = circumstances(device, time.monotonic() - start, log.stopped, log.seconds, log.reused)
-    return Record(plan, predictor, log.rows, about)
+    return Record(plan, predictor, log.rows, about, Seen.of(task) if len(task.shape) == 3 else None)
 
 
 def checked_plan(method: str, task: Task, seed: int, config: Config, classifier: nn.Module | None) -> Plan:

@@ -200,10 +200,12 @@ def galleries(chapter: Chapter) -> dict[str, list[dict[str, Any]]]:
 
 def thumbnails(task: Task, x: Tensor, found: Prediction, ood: str | None, key: Tensor) -> list[dict[str, Any]]:
     """Images with the smallest keys and their predictions; `ood` names their OoD set, None for known classes."""
+    files = task.files.get(f"ood/{ood}" if ood else "test", ())
     top_two = found.probs.topk(2).indices.tolist()
     return [
         {
             "source": plots.data_uri(plots.png(x[k : k + 1])),
+            "file": files[k] if len(files) == len(x) else "",
             "ood": ood,
             "truth": ood or task.class_names[task.test.y[k]],
             "classes": [(task.class_names[c], float(found.probs[k, c])) for c in top_two[k]],

@@ -1,4 +1,4 @@
-"""A run's folder: config.yaml, weights.safetensors, log.jsonl, about.json; once evaluated, its scores in two files."""
+"""A run's folder: config.yaml, weights.safetensors, log.jsonl, seen.npz, about.json; its scores in two files."""
 
 import json
 import shutil
@@ -18,6 +18,7 @@ from torch import nn
 from uqgan import __version__
 from uqgan.checkpoint import RESUME
 from uqgan.config import Config, parse
+from uqgan.data.seen import Seen
 from uqgan.data.tasks import Task
 from uqgan.errors import UsageError
 from uqgan.files import sha256, write_bytes, write_json, write_text
@@ -25,7 +26,7 @@ from uqgan.log import LOG
 from uqgan.methods import METHODS, Predictor
 
 CONFIG, WEIGHTS, ABOUT, SCORES = "config.yaml", "weights.safetensors", "about.json", "scores.json"
-RAW_SCORES = "raw_scores.npz"
+RAW_SCORES, SEEN = "raw_scores.npz", "seen.npz"
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,8 @@ class Record:
     predictor: Predictor
     log: list[dict[str, Any]]
     about: dict[str, Any]
+    seen: Seen | None = None
+    """Which pictures the run has seen; None for points, and for runs of versions that did not keep it."""
 
     def write(self, folder: Path) -> None:
         """The folder of this run; about.json comes last, so a folder that has it is whole."""
@@ -122,6 +125,8 @@ class Record:
         weights = {key: tensor.cpu().clone(memory_format=torch.contiguous_format) for key, tensor in state.items()}
         write_bytes(folder / WEIGHTS, save_tensors(weights))
         write_text(folder / LOG, "".join(json.dumps(row) + "\n" for row in self.log))
+        if self.seen:
+            self.seen.write(folder / SEEN)
         write_json(folder / ABOUT, self.about | {"weights_sha256": sha256(folder / WEIGHTS)})
         if self.about["finished"]:
             shutil.rmtree(folder / RESUME, ignore_errors=True)
@@ -152,7 +157,7 @@ class Record:
                 f"{folder / WEIGHTS}: does not fit the networks of {CONFIG}; it was written by uqgan {written}, "
                 f"this is {__version__} (train it again)"
             ) from error
-        return Record(plan, predictor, log, about)
+        return Record(plan, predictor, log, about, Seen.read(folder / SEEN) if (folder / SEEN).exists() else None)
 
 
 def run_titles(plans: Sequence[Plan]) -> list[str]:
@@ -181,7 +186,7 @@ def remove_run(folder: Path) -> None:
     if not holds_run(folder):
         return
     Plan.read(folder)
-    for name in (ABOUT, SCORES, RAW_SCORES, WEIGHTS, LOG, CONFIG):
+    for name in (ABOUT, SCORES, RAW_SCORES, SEEN, WEIGHTS, LOG, CONFIG):
         (folder / name).unlink(missing_ok=True)
     for name in (RESUME, "tensorboard"):
         shutil.rmtree(folder / name, ignore_errors=True)
@@ -208,7 +213,10 @@ def check_same_data(plan: Plan, task: Task) -> None:
     if (task.class_names, task.shape) != (plan.class_names, plan.shape):
         raise UsageError(f"task = {plan.task}: its classes or shape are not those of the run (train it again)")
     if plan.digest and task.digest != plan.digest:
-        raise UsageError(f"task = {plan.task}: its pictures changed since the run was trained (train it again)")
+        raise UsageError(
+            f"task = {plan.task}: its pictures changed since the run was trained, which does not say which ones it saw "
+            "(train it again, or test it on others: --test FOLDER)"
+        )
 
 
 def difference(old: Plan, new: Plan) -> str:
@@ -229,12 +237,12 @@ def difference(old: Plan, new: Plan) -> str:
     return f"{key} was {before.get(key)}, is {after[key]}"
 
 
-def write_scores(folder: Path, record: Record, found: Mapping[str, Any]) -> None:
-    """Write scores.json: the scores with all that they depend on."""
+def write_scores(folder: Path, record: Record, found: Mapping[str, Any], name: str = SCORES) -> None:
+    """Write scores.json, or a file of another name: the scores with all that they depend on."""
     plan, about = record.plan, record.about
     keys = ("versions", "commit", "command", "device", "seconds", "stage_seconds", "reused")
     facts = {"settings": plan.config.model_dump()} | {key: about.get(key) for key in keys}
-    write_json(folder / SCORES, {"task": plan.task, "method": plan.method, "seed": plan.seed, **found, **facts})
+    write_json(folder / name, {"task": plan.task, "method": plan.method, "seed": plan.seed, **found, **facts})
 
 
 def _about(data: bytes) -> dict[str, Any]:

@@ -8,9 +8,10 @@ from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
 from uqgan.cli.app import Json, Voice, app, print_json
+from uqgan.cli.elsewhere import Elsewhere, check_output, tell, write_output
 from uqgan.cli.scores import show_scores
 from uqgan.config import Config, load_config
-from uqgan.errors import RunFailed
+from uqgan.errors import RunFailed, UsageError
 
 if TYPE_CHECKING:
     from uqgan.data.tasks import Task
@@ -128,10 +129,15 @@ def evaluate(
     device: str = "auto",
     data_root: Path | None = None,
     validation: bool = False,
+    elsewhere: Elsewhere = Elsewhere(),
+    output: Annotated[Path | None, Parameter(("--output", "-o"))] = None,
     as_json: Json = False,
     voice: Voice = Voice(),
 ) -> None:
-    """Test a run: the paper's columns for each OoD set, with 95 % intervals; kept in its folder.
+    """Test a run: the paper's columns for each OoD set, with 95 % intervals, and the accuracy of each class.
+
+    Scores on its own test set are kept in its folder. Those on other pictures (--test, --ood), or on its own data where
+    they changed since, are shown; -o keeps them.
 
     Parameters
     ----------
@@ -143,21 +149,32 @@ def evaluate(
         Folder of the paper's data sets; UQGAN_DATA if not given.
     validation
         Score validation samples instead, known and OoD, to choose settings by; nothing is kept.
+    output
+        File for the scores, or for the raw scores of every picture: .json or .npz.
     as_json
         Print JSON.
     """
     from uqgan import api
     from uqgan.run import save_scores
 
-    loaded = api.load(run, device, data_root)
+    check_output(output)
+    if validation and elsewhere.given:
+        raise UsageError("--validation: scores samples of the run's own data (leave it out, or --test and --ood)")
+    loaded = elsewhere.of(api.load(run, device, data_root))
     with voice.busy(f"testing {run}"):
         outputs = loaded.outputs(validation)
         found = loaded.evaluate(outputs=outputs)
+    tell(found, voice)
     if as_json:
         print_json(found)
     else:
         show_scores(found)
-    if validation:
+    if output:
+        write_output(output, loaded, found, outputs)
+        voice.say(f"wrote {output}")
+    if not validation and not output and "test_set" in found:
+        voice.say("shown only: the run keeps the scores on its own test set (-o FILE.json keeps these)")
+    if validation or "test_set" in found:
         return
     try:
         save_scores(run, loaded, found, outputs)
@@ -173,6 +190,7 @@ def report(
     output: Annotated[Path, Parameter(("--output", "-o"))] = Path("report.html"),
     device: str = "auto",
     data_root: Path | None = None,
+    elsewhere: Elsewhere = Elsewhere(),
     voice: Voice = Voice(),
 ) -> None:
     """Write one HTML page about runs: scores, maps, curves, galleries.
@@ -189,15 +207,15 @@ def report(
         Folder of the paper's data sets; UQGAN_DATA if not given.
     """
     from uqgan import api
-    from uqgan.evaluation import evaluate as scores_of
     from uqgan.report import Chapter, write_report
 
     chapters = []
     for folder in runs:
-        run = api.load(folder, device, data_root)
+        run = elsewhere.of(api.load(folder, device, data_root))
         with voice.busy(f"testing {folder}"):
             outputs = run.outputs()
-            chapters.append(Chapter(run.record, run.task, outputs, scores_of(outputs)))
+            chapters.append(Chapter(run.record, run.task, outputs, run.evaluate(outputs=outputs)))
+        tell(chapters[-1].found, voice)
     with voice.busy("drawing"):
         write_report(chapters, output)
     voice.say(f"wrote {output}")

@@ -34,6 +34,8 @@ class Decoded:
     """Pictures that could not be decoded, with the reason."""
     notes: tuple[str, ...] = ()
     """Further remarks, which are not cached."""
+    files: tuple[str, ...] = ()
+    """File of each picture, where they came from files of their own; not cached."""
 
 
 def without_rows(x: Any, y: Any, class_names: tuple[str, ...], left_out: Mapping[int, str]) -> Decoded:

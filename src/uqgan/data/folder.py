@@ -1,7 +1,7 @@
 """Pictures in folders: ROOT/CLASS/*.png|jpg|webp|bmp, with optional levels train/, val/, test/ and ood/NAME/."""
 
 import os
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -151,7 +151,20 @@ def load_listing(name: str, listing: Listing, content: str, look: Look, skip_bro
     decoded = cached("own-" + name, content, look, [listing.class_names, listing.y], decode, say)
     left_out = (*listing.odd, *decoded.left_out)
     refuse_broken(left_out, listing.root, skip_broken)
-    return replace(decoded, left_out=left_out)
+    return replace(decoded, left_out=left_out, files=decoded_files(listing, decoded))
+
+
+def decoded_files(listing: Listing, decoded: Decoded) -> tuple[str, ...]:
+    """Names of the files that could be decoded, in order: those left out are the ones that its sentences begin with."""
+    broken = deque(decoded.left_out)
+    kept = []
+    for file in listing.files:
+        name = shown(file, listing.root)
+        if broken and broken[0].startswith(f"{name}: "):
+            broken.popleft()
+        else:
+            kept.append(name)
+    return tuple(kept) if len(kept) == len(decoded.y) else ()
 
 
 def decode_listing(listing: Listing, look: Look) -> Decoded:
