@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -248,11 +249,27 @@ def test_other_pictures_need_no_training_data_and_leave_the_runs_scores_alone(pl
     assert {name: (place / "run" / name).read_bytes() for name in before} == before
 
 
-def test_one_picture_is_enough(place: Path) -> None:
-    write_folder(place / "new", ("cat",), n=1)
-    found = loaded(place).evaluate(test=place / "new", ood={"sea": place / "new"}, resamples=10)
-    assert found["scores"]["per_class"][1]["n"] == 1
-    assert found["scores"]["sets"]["sea"]["auroc"] in (0, 0.5, 1)
+def test_one_picture_is_enough(place: Path, cli: Cli) -> None:
+    new = write_folder(place / "new", ("cat",), n=1)
+    status, _, err = cli("evaluate", "--ood", f"sea={new}", place / "run", "--test", new, "-o", place / "new.json")
+    assert status == 0, err
+    scores = json.loads((place / "new.json").read_text())["scores"]
+    assert scores["per_class"][1]["n"] == 1
+    assert scores["sets"]["sea"]["auroc"] in (0, 0.5, 1)
+
+
+def test_pictures_trained_on_are_left_out_of_ood_sets_too(place: Path) -> None:
+    used = trained_on(place)
+    run = loaded(place).on(ood={"cats": place / "photos" / "cat"})
+    assert rows(run.task.ood["cats"]) == rows(used.test.x[used.test.y == 1])
+    assert all(name in {f"{k}.png" for k in range(15)} for name in run.task.files["ood/cats"])
+
+
+def test_an_older_run_says_that_it_does_not_know_what_it_saw(place: Path, cli: Cli) -> None:
+    (place / "run" / "seen.npz").unlink()
+    status, _, err = cli("evaluate", place / "run", "--test", place / "photos")
+    assert status == 0
+    assert "test: the run does not say which pictures it was trained on, so none is left out" in err
 
 
 def test_ood_sets_alone_stand_against_the_runs_own_test_set(place: Path) -> None:
@@ -272,7 +289,9 @@ def test_arrays_do_as_well_with_names_or_numbers(place: Path) -> None:
     by_name = run.evaluate(test=(x, [CLASSES[k] for k in y]), ood={"sea": run.task.ood["sea"]}, resamples=0)
     own = run.evaluate(resamples=0)
     assert by_number["scores"] == by_name["scores"] == own["scores"]
-    points = uqgan.fit("max-softmax", "moons", device="cpu", epochs=1, batch_size=512)
+    moons = load_task("moons")
+    few = replace(moons, train=moons.train[torch.arange(100)], validation=moons.validation[torch.arange(50)])
+    points = uqgan.fit("max-softmax", few, device="cpu", **QUICK)
     test = points.task.test
     again = points.evaluate(test=(test.x.numpy(), test.y.numpy()), ood=points.task.ood, resamples=0)
     assert again["raw_sha256"] == points.evaluate(resamples=0)["raw_sha256"]
@@ -424,6 +443,20 @@ def test_classes_and_their_confusion_are_shown(place: Path, cli: Cli) -> None:
         cells = [str(n or "·") for n in counts]
         line = next(line for line in out.splitlines() if line.split()[:2] == [str(k), row["class"]])
         assert line.split()[2:] == [str(row["n"]), f"{100 * row['accuracy']:.1f}", *cells]
+
+
+def test_the_page_shows_classes_and_their_confusion(place: Path) -> None:
+    run = loaded(place)
+    outputs = run.outputs()
+    found = run.evaluate(outputs=outputs, resamples=0)
+    page = render([Chapter(run.record, run.task, outputs, found)], "page")
+    for row, counts in zip(found["scores"]["per_class"], found["scores"]["confusion"], strict=True):
+        cells = [str(row["n"]), f"{100 * row['accuracy']:.1f}", *(str(n or "·") for n in counts)]
+        assert f'<th scope="row">{row["class"]}</th>' + "".join(f"<td>{cell}</td>" for cell in cells) in page
+    assert "Accuracy per class and confusion matrix" in page
+    many = {"per_class": found["scores"]["per_class"] * 7, "confusion": [[0] * 21] * 21}
+    page = render([Chapter(run.record, run.task, outputs, found | {"scores": found["scores"] | many})], "page")
+    assert "Accuracy per class</summary>" in page
 
 
 def test_of_many_classes_the_worst_are_shown() -> None:

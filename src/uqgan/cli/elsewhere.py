@@ -1,15 +1,16 @@
-"""Options for pictures to test a run on, other than its own, and for a file of their scores."""
+"""The command evaluate, and options for pictures to test a run on other than its own."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from uqgan.errors import UsageError
+from uqgan.cli.app import Json, Voice, app, print_json
+from uqgan.cli.scores import show_scores
+from uqgan.errors import RunFailed, UsageError
 
 if TYPE_CHECKING:
-    from uqgan.cli.app import Voice
     from uqgan.evaluation import Outputs
     from uqgan.run import Run
 
@@ -46,7 +47,7 @@ class Elsewhere:
         return run.on(self.test, sets) if self.given else run
 
 
-def tell(found: dict[str, Any], voice: "Voice") -> None:
+def tell(found: dict[str, Any], voice: Voice) -> None:
     """Say what was left out, or has changed, of what the scores are of."""
     for note in found["test_set"]["notes"] if "test_set" in found else ():
         voice.say(note)
@@ -65,3 +66,64 @@ def write_output(file: Path, run: "Run", found: dict[str, Any], outputs: "Output
         outputs.write(file)
     else:
         write_scores(file.parent, run.record, found, file.name)
+
+
+@app.command
+def evaluate(
+    run: Path,
+    /,
+    *,
+    device: str = "auto",
+    data_root: Path | None = None,
+    validation: bool = False,
+    elsewhere: Elsewhere = Elsewhere(),
+    output: Annotated[Path | None, Parameter(("--output", "-o"))] = None,
+    as_json: Json = False,
+    voice: Voice = Voice(),
+) -> None:
+    """Test a run: the paper's columns for each OoD set, with 95 % intervals, and the accuracy of each class.
+
+    Scores on its own test set are kept in its folder. Those on other pictures (--test, --ood), or on its own data where
+    they changed since, are shown; -o keeps them.
+
+    Parameters
+    ----------
+    run
+        Folder of a run.
+    device
+        auto, cpu, cuda or mps.
+    data_root
+        Folder of the paper's data sets; UQGAN_DATA if not given.
+    validation
+        Score validation samples instead, known and OoD, to choose settings by; nothing is kept.
+    output
+        File for the scores, or for the raw scores of every picture: .json or .npz.
+    as_json
+        Print JSON.
+    """
+    from uqgan import api
+    from uqgan.run import save_scores
+
+    check_output(output)
+    if validation and elsewhere.given:
+        raise UsageError("--validation: scores samples of the run's own data (leave it out, or --test and --ood)")
+    loaded = elsewhere.of(api.load(run, device, data_root))
+    with voice.busy(f"testing {run}"):
+        outputs = loaded.outputs(validation)
+        found = loaded.evaluate(outputs=outputs)
+    tell(found, voice)
+    if as_json:
+        print_json(found)
+    else:
+        show_scores(found)
+    if output:
+        write_output(output, loaded, found, outputs)
+        voice.say(f"wrote {output}")
+    if not validation and not output and "test_set" in found:
+        voice.say("shown only: the run keeps the scores on its own test set (-o FILE.json keeps these)")
+    if validation or "test_set" in found:
+        return
+    try:
+        save_scores(run, loaded, found, outputs)
+    except RunFailed as error:
+        voice.say(f"{error}; the scores are shown only")
