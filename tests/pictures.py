@@ -11,9 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from PIL import Image
 
 from uqgan.cli import main
+from uqgan.config import load_config
+from uqgan.environment import circumstances
+from uqgan.run import Run
+from uqgan.runs import Plan, Record
 
 REAL = "UQGAN_DATA"
 
@@ -92,3 +97,12 @@ class Cli:
         out, err = self.capsys.readouterr()
         assert "Traceback" not in err
         return status, out, err
+
+
+def untrained_run(task: str, method: str = "uqgan", classes: int = 2) -> Run:
+    """A run with the weights it began with: all that predicting, generating and saving need."""
+    config = load_config(task)
+    names = tuple(str(k) for k in range(classes))
+    plan = Plan(task, method, 0, (1, 32, 32) if task == "digits" else (2,), names, config)
+    torch.manual_seed(0)
+    return Run(Record(plan, plan.assemble(), [], circumstances(torch.device("cpu"), 0.0, None, {})))

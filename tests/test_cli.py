@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+from PIL import Image
 
+from pictures import untrained_run
 from uqgan import __version__
 from uqgan.cli import main
 from uqgan.errors import RunFailed
@@ -169,6 +171,28 @@ def test_generate_writes_points_of_a_class(trained: Path, tmp_path: Path, monkey
     assert lines[0] == "x,y"
     assert len(lines) == 6
     assert uqgan(monkeypatch, "generate", str(trained), "--class", "7") == 2
+
+
+@pytest.mark.parametrize(("ending", "kind"), [("png", "PNG"), ("jpg", "JPEG"), ("JPEG", "JPEG"), ("webp", "WEBP")])
+def test_generate_writes_what_the_files_name_says(
+    ending: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = untrained_run("digits").save(tmp_path / "run")
+    file = tmp_path / f"sheet.{ending}"
+    assert uqgan(monkeypatch, "generate", str(run), "--class", "1", "-n", "9", "-o", str(file), "-q") == 0
+    with Image.open(file) as sheet:
+        assert sheet.format == kind
+        assert sheet.size == (2 * (5 * 33 - 1), 2 * (2 * 33 - 1))
+
+
+@pytest.mark.parametrize("name", ["sheet.gif", "sheet", "sheet.csv", "sheet.png.txt"])
+def test_generate_refuses_other_endings(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = untrained_run("digits").save(tmp_path / "run")
+    assert uqgan(monkeypatch, "generate", str(run), "--class", "1", "-o", str(tmp_path / name)) == 2
+    assert f"{name}: must end in .png or .jpg or .jpeg or .webp" in capfd.readouterr().err
+    assert not (tmp_path / name).exists()
 
 
 @pytest.mark.parametrize("command", ["methods", "tasks", "doctor"])

@@ -68,7 +68,7 @@ def test_check_finds_pictures_that_are_in_training_and_test(cli: Cli, root: Path
     ("labels", "damage", "sentence", "expected"),
     [
         ([0, 77], None, "label = 77: must be within 0-9", 2),
-        ([0, None], None, "1 labels are missing", 2),
+        ([0, None], None, "1 label is missing", 2),
         ([0, 1], "cut", "not a whole Parquet file", 2),
         ([0, 1], "picture", "row 1: ", 1),
     ],

@@ -1,16 +1,16 @@
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import joblib
 import pytest
 import torch
 from sklearn.metrics import confusion_matrix, recall_score, roc_auc_score
-from torch import Tensor
 
 from uqgan import evaluation, metrics
+from uqgan.decisions import Decisions
 from uqgan.evaluation import Outputs, evaluate, ranking, rates, set_names
 from uqgan.ranking import Resampling
 from uqgan.uncertainty import Prediction
@@ -134,21 +134,12 @@ def test_without_names_of_classes_the_scores_are_the_papers_alone() -> None:
     assert set(evaluate(outputs(), 0)["scores"]) == {"accuracy", "auroc_sf", "ece", "sets", "foreignness"}
 
 
-@dataclass(frozen=True)
-class MadeUp:
+def thumb(prediction: Prediction) -> Decisions:
     """Decisions as a rule of thumb would make them."""
-
-    flagged: Tensor
-    words: tuple[str, ...]
-    sets: Tensor
-
-
-def thumb(prediction: Prediction) -> MadeUp:
     flagged, sets = prediction.epistemic > 0.5, prediction.probs > 0.3
-    words = (
-        "unknown" if one else "accept" if n == 1 else "ambiguous" for one, n in zip(flagged, sets.sum(1), strict=True)
-    )
-    return MadeUp(flagged, tuple(words), sets)
+    pairs = zip(flagged, sets.sum(1), strict=True)
+    words = tuple("unknown" if strange else "accept" if n == 1 else "ambiguous" for strange, n in pairs)
+    return Decisions(1 - prediction.epistemic, flagged, words, sets, sets, "")
 
 
 def test_rates_are_shares_of_what_was_decided_per_set() -> None:

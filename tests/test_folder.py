@@ -149,7 +149,7 @@ def test_what_was_chosen_is_said(cli: Cli, photos: Path) -> None:
         "seen as 32 × 32 pixels (--image-size 32 or 64), RGB",
         "split: train 140, validation 18, calibration 18, test 44",
         "OoD sets to test against: none",
-        "1 .txt files passed over",
+        "1 .txt file passed over",
         "warning: fewer than 50 pictures of cat 10",
         "warning: dog has 210 pictures and cat 10: strongly imbalanced",
     ):
@@ -195,7 +195,7 @@ def test_a_truncated_picture_is_named_and_can_be_left_out(photos: Path, cli: Cli
     assert "--skip-broken" in err
     status, _, err = show(cli, photos, "--skip-broken")
     assert status == 0
-    assert "broken: 1 pictures in all, left out" in err
+    assert "broken: 1 picture in all, left out" in err
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "WEBP", "BMP"])

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 RESULTS = sorted(path for path in (ROOT / "results").rglob("*") if path.is_file())
 RUNS = [path for path in RESULTS if path.name.startswith("seed-")]
-PAGES = ["index.md", "methods.md", "data.md", "api.md"]
+PAGES = ["index.md", "methods.md", "data.md", "decide.md", "api.md"]
 MEASURED = re.compile(
     r"(accuracy|AUROC|ECE|FPR95|epistemic|aleatoric)\b[^.\n]{0,40}?\d\.\d"  # a score
     r"|\d ± \d"

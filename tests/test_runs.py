@@ -29,7 +29,7 @@ def run(whole: Path, tmp_path: Path) -> Path:
 
 def test_a_run_holds_what_is_needed_and_nothing_pickled(run: Path) -> None:
     names = {file.name for file in run.iterdir() if file.name != "tensorboard"}
-    assert names == {"config.yaml", "weights.safetensors", "log.jsonl", "about.json"}
+    assert names == {"config.yaml", "weights.safetensors", "log.jsonl", "calibration.npz", "about.json"}
     about = json.loads((run / "about.json").read_text())
     assert about["finished"]
     assert about["versions"]["torch"] == torch.__version__.partition("+")[0] or "+" in about["versions"]["torch"]
@@ -116,6 +116,82 @@ def test_overwrite_deletes_the_run_and_nothing_else(run: Path) -> None:
     uqgan.fit("uqgan", "moons", config=QUICK, folder=run, overwrite=True)
     assert (run / "thesis.txt").read_text() == "years of work"
     assert uqgan.load(run).record.about["finished"]
+
+
+def test_a_run_decides_without_its_data_as_it_did_after_training(
+    run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    x = uqgan.load_task("moons").test.x[:200]
+    trained = uqgan.fit("uqgan", "moons", config=QUICK)
+    monkeypatch.setattr("uqgan.run.load_task", no_data)
+    loaded = uqgan.load(run)
+    assert loaded.decide(x).words == trained.decide(x).words
+    assert torch.equal(loaded.decide(x).p_value, trained.decide(x).p_value)
+    assert loaded.drift(x).verdict == trained.drift(x).verdict
+    again = uqgan.load(loaded.save(tmp_path / "copy"))
+    assert torch.equal(again.decide(x).sets, loaded.decide(x).sets)
+
+
+def no_data(*_: object) -> None:
+    raise AssertionError("the data were asked for")
+
+
+def test_a_rule_is_kept_with_its_run_and_changes_what_is_decided(run: Path, tmp_path: Path) -> None:
+    x = uqgan.load_task("moons").test.x[:500]
+    loaded = uqgan.load(run)
+    before = loaded.decide(x)
+    rule = loaded.calibrate(0.4, coverage=0.6, score="foreignness", per_label=True, sets="aps")
+    after = loaded.decide(x)
+    assert after.flagged.sum() > before.flagged.sum()
+    assert uqgan.load(run).rule == loaded.rule == rule
+    assert uqgan.load(run).decide(x).words == after.words
+    assert uqgan.load(loaded.save(tmp_path / "copy")).rule == rule
+    with pytest.raises(UsageError, match="false_alarm = 0: must be above 0"):
+        loaded.calibrate(0)
+    with pytest.raises(UsageError, match="false_alarm = 1e-06: needs 999999 calibration samples, there are 10000"):
+        loaded.calibrate(1e-6)
+    assert uqgan.load(run).rule == loaded.rule == rule, "what is refused changes nothing"
+
+
+def test_an_older_run_without_calibration_makes_it_from_its_task_and_keeps_it(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = uqgan.load(run).calibration
+    (run / "calibration.npz").unlink()
+    loaded = uqgan.load(run)
+    assert torch.equal(loaded.calibration.prediction.epistemic, made.prediction.epistemic)
+    assert loaded.calibration.temperature == made.temperature
+    assert not (run / "calibration.npz").exists(), "reading changes no folder"
+    loaded.calibrate()
+    monkeypatch.setattr("uqgan.run.load_task", no_data)
+    assert torch.equal(uqgan.load(run).calibration.y, made.y)
+
+
+def test_damaged_calibration_leaves_the_rest_of_a_run_usable(run: Path) -> None:
+    (run / "calibration.npz").write_bytes(b"half")
+    (run / "decisions.json").write_text("{")
+    loaded = uqgan.load(run)
+    x = torch.zeros(3, 2)
+    assert loaded.predict(x).probs.shape == (3, 2)
+    with pytest.raises(UsageError, match=r"calibration\.npz: damaged"):
+        loaded.decide(x)
+    with pytest.raises(UsageError, match=r"decisions\.json: damaged"):
+        _ = loaded.rule
+
+
+def test_overwrite_forgets_the_rule(run: Path) -> None:
+    uqgan.load(run).calibrate(0.3)
+    uqgan.fit("uqgan", "moons", config=QUICK, folder=run, overwrite=True)
+    assert not (run / "decisions.json").exists()
+    assert uqgan.load(run).rule.false_alarm == 0.05
+
+
+def test_a_run_that_was_stopped_early_decides_too(tmp_path: Path) -> None:
+    stopped = uqgan.fit(
+        "uqgan", "moons", config=QUICK.model_copy(update={"fresh": True}), max_minutes=1e-9, folder=tmp_path / "run"
+    )
+    assert not stopped.record.about["finished"]
+    assert len(uqgan.load(tmp_path / "run").decide(torch.zeros(3, 2)).words) == 3
 
 
 def test_a_folder_with_a_config_of_something_else_is_left_alone(tmp_path: Path) -> None:

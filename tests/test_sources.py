@@ -181,7 +181,7 @@ def test_tiny_imagenet_of_the_hub_is_numbered_as_in_wnids(tmp_path: Path) -> Non
         ([0, 12], list("abcdefghij"), "label = 12: must be within 0-9"),
         ([0, -1], list("abcdefghij"), "label = -1: must be within 0-9"),
         ([0, -3], None, "label = -3: must not be < 0"),
-        ([0, None], list("abcdefghij"), "1 labels are missing"),
+        ([0, None], list("abcdefghij"), "1 label is missing"),
         (["cat", "dog"], None, "labels are of type string"),
         ([0.5, 1.0], None, "labels are of type double"),
     ],

@@ -35,8 +35,11 @@ WARM_UP = 3
 """Steps before the capture; they train like all others."""
 
 
-def choose_device(name: str = "auto") -> torch.device:
+def choose_device(name: str | torch.device = "auto") -> torch.device:
     """Device by name; `auto` takes the fastest available."""
+    if not isinstance(name, str | torch.device):
+        raise UsageError(f"device = {name!r}: must be auto, cpu, cuda or mps")
+    name = str(name)
     available: dict[str, Callable[[], bool]] = {
         "cuda": torch.cuda.is_available,
         "mps": torch.backends.mps.is_available,

@@ -10,16 +10,18 @@ from rich.console import Console
 from torch import nn
 
 from uqgan.acceleration import choose_device
-from uqgan.config import Config, check_networks, load_config, settings_for_pictures, suggest
+from uqgan.config import Config, Settings, check_networks, load_config, settings_for_pictures, suggest
 from uqgan.data.seen import Seen
 from uqgan.data.tasks import Task, is_user_data, load_task
 from uqgan.environment import circumstances
 from uqgan.errors import UsageError
+from uqgan.evaluation import calibrate
 from uqgan.log import Log
 from uqgan.methods import METHODS
 from uqgan.models.user import UserClassifier
-from uqgan.run import Run, check_seed
+from uqgan.run import Run
 from uqgan.runs import Plan, Record, claim_folder, finished, remove_run
+from uqgan.samples import as_path, brief, check_seed
 
 __all__ = ["Run", "fit", "load", "load_task"]
 
@@ -31,7 +33,7 @@ def fit(
     config: Config | None = None,
     folder: str | Path | None = None,
     resume: bool = False,
-    device: str = "auto",
+    device: str | torch.device = "auto",
     max_minutes: float | None = None,
     console: Console | None = None,
     overwrite: bool = False,
@@ -50,12 +52,13 @@ def fit(
     """
     if isinstance(classifier, str):
         settings, classifier = settings | {"classifier": classifier}, None
-    check_request(method, seed, config, settings, classifier)
+    seed = check_seed(seed)
+    check_request(method, config, settings, classifier, max_minutes)
     task = task if isinstance(task, Task) else load_task(task)
     config = config or settings_of(task, overrides=sections(method, settings))
     plan = checked_plan(method, task, seed, config, classifier)
     on = choose_device(device)
-    where = Path(folder) if folder else None
+    where = as_path(folder, "folder") if folder is not None else None
     if where:
         claim_folder(where, plan, resume, overwrite)
         if finished(where):
@@ -78,7 +81,8 @@ def train(plan: Plan, task: Task, device: torch.device, log: Log, classifier: nn
     finally:
         log.close()
     about = circumstances(device, time.monotonic() - start, log.stopped, log.seconds, log.reused)
-    return Record(plan, predictor, log.rows, about, Seen.of(task) if len(task.shape) == 3 else None)
+    seen = Seen.of(task) if len(task.shape) == 3 else None
+    return Record(plan, predictor, log.rows, about, calibrate(predictor, task, plan.seed), log.folder, seen)
 
 
 def checked_plan(method: str, task: Task, seed: int, config: Config, classifier: nn.Module | None) -> Plan:
@@ -101,7 +105,7 @@ def settings_of(task: Task, file: Path | None = None, overrides: Mapping[str, An
 
 def load(
     folder: str | Path,
-    device: str = "auto",
+    device: str | torch.device = "auto",
     data_root: str | Path | None = None,
     classifier: nn.Module | None = None,
 ) -> Run:
@@ -110,7 +114,8 @@ def load(
     A run with a user-supplied classifier needs it again, built alike; a copy of it gets the trained weights.
     """
     check_module(classifier)
-    record = Record.read(Path(folder), classifier)
+    data_root = None if data_root is None else as_path(data_root, "data_root")
+    record = Record.read(as_path(folder, "folder"), classifier)
     record.predictor.to(choose_device(device))
     record.predictor.make_fast(record.plan.config)
     return Run(record, data_root=data_root)
@@ -121,19 +126,41 @@ def sections(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     recipe = METHODS[method].section
     tree: dict[str, Any] = {key: value for key, value in settings.items() if key in Config.model_fields}
     short = {key: value for key, value in settings.items() if key not in tree}
-    return tree | {recipe: dict(tree.get(recipe, {})) | short}
+    own = tree.get(recipe, {})
+    return tree | {recipe: dict(own) | short if isinstance(own, Mapping | Settings) else own}
 
 
 def check_request(
-    method: str, seed: int, config: Config | None, settings: Mapping[str, Any], classifier: nn.Module | None
+    method: str,
+    config: Config | None,
+    settings: Mapping[str, Any],
+    classifier: nn.Module | None,
+    max_minutes: float | None,
 ) -> None:
     """Checks that need no data."""
-    if method not in METHODS:
-        raise UsageError(f"method = {method}: no such method{suggest(method, list(METHODS))}")
+    check_sections(method, settings)
+    if not isinstance(config, Config | None):
+        raise UsageError(f"config = {brief(config)}: must be a uqgan.Config (or give settings as keywords)")
     if config and settings:
         raise UsageError(f"{next(iter(settings))}: give settings as keywords or as a Config, not both")
-    check_seed(seed)
+    numeric = isinstance(max_minutes, int | float) and not isinstance(max_minutes, bool)
+    if max_minutes is not None and not (numeric and max_minutes > 0):
+        raise UsageError(f"max_minutes = {brief(max_minutes)}: must be a number greater than 0")
     check_module(classifier)
+
+
+def check_sections(method: str, settings: Mapping[str, Any]) -> None:
+    """Refuse an unknown method, and settings in sections that it does not read, as they would have no effect."""
+    if not isinstance(method, str) or method not in METHODS:
+        raise UsageError(f"method = {brief(method)}: no such method{suggest(str(method), list(METHODS))}")
+    read = METHODS[method].sections
+    for section, values in settings.items():
+        field = Config.model_fields.get(section)
+        if field and isinstance(field.default, Settings) and section not in read:
+            key, value = next(iter(values.items()), ("", "")) if isinstance(values, Mapping) else ("", values)
+            what = f"{section}.{key}" if key else section
+            rule = f"has no effect, {method} does not read the section {section}"
+            raise UsageError(f"{what} = {brief(value)}: {rule} (it reads {' and '.join(read)})")
 
 
 def check_module(classifier: object) -> None:

@@ -24,7 +24,7 @@ def run_demo(folder: Path, console: Console) -> Path:
         console.print(f"[{step}/{len(RUNS)}] {method} on {task}", markup=False)
         run = finish(folder / name, method, task, settings, console)
         outputs = run.outputs()
-        chapters.append(Chapter(run.record, run.task, outputs, run.evaluate(outputs=outputs)))
+        chapters.append(Chapter(run.record, run.task, outputs, run.evaluate(outputs=outputs), run.decide))
     page = folder / "report.html"
     write_report(chapters, page, "uqgan demo")
     return page

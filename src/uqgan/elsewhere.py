@@ -63,7 +63,7 @@ def elsewhere(
             task = own()
         except UsageError as error:
             raise UsageError(f"ood: needs pictures of known classes beside it, but {error}") from None
-        known = Decoded(task.test.x, task.test.y, task.class_names, files=task.files.get("test", ()))
+        known = Decoded(task.test.x, task.test.y, task.class_names, sources=task.files.get("test", ()))
         title = task.title
     else:
         known, inside = known_pictures(test, inputs)

@@ -1,27 +1,23 @@
 """Metrics of a trained method on a task, per OoD set and for all of them together."""
 
 import hashlib
-import io
-import zipfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import joblib
-import numpy as np
 import torch
 from torch import Tensor
 
 from uqgan import metrics
 from uqgan.data.tasks import Task
-from uqgan.errors import UsageError
-from uqgan.files import write_bytes
+from uqgan.decisions import WORDS, Calibration, Decisions
+from uqgan.files import read_arrays, write_arrays
 from uqgan.methods import Predictor
+from uqgan.temperature import fit_temperature
 from uqgan.uncertainty import Prediction
 
-WORDS = ("accept", "ambiguous", "unknown")
-"""What a decision may say."""
 PAYS_FROM = 20_000_000
 """Least number of resampled samples per process: to start one takes as long as to resample that many."""
 
@@ -41,30 +37,22 @@ class Outputs:
 
     def write(self, file: Path) -> None:
         """Keep the raw scores as float32 in a compressed .npz file: `y`, `test/probs`, `ood/NAME/epistemic`, …"""
-        arrays = {"y": self.y.numpy()} | _columns("test", self.test)
+        arrays = {"y": self.y.numpy()} | self.test.arrays("test")
         for name, prediction in self.ood.items():
-            arrays |= _columns(f"ood/{name}", prediction)
-        packed = io.BytesIO()
-        np.savez_compressed(packed, **arrays)
-        write_bytes(file, packed.getvalue())
+            arrays |= prediction.arrays(f"ood/{name}")
+        write_arrays(file, arrays)
 
     @staticmethod
     def read(file: Path) -> "Outputs":
         """Raw scores as an evaluation wrote them: any metric can be computed from them without the model."""
-        try:
-            with file.open("rb") as stream, np.load(stream, allow_pickle=False) as saved:
-                arrays = {key: torch.from_numpy(saved[key]) for key in saved.files}
+        with read_arrays(file, "raw scores", "uqgan evaluate writes them") as arrays:
             ood = [key.removeprefix("ood/") for key in arrays if key.startswith("ood/")]
             names = dict.fromkeys(key.rpartition("/")[0] for key in ood)
             return Outputs(
                 y=arrays["y"],
-                test=_prediction("test", arrays),
-                ood={name: _prediction(f"ood/{name}", arrays) for name in names},
+                test=Prediction.of_arrays("test", arrays),
+                ood={name: Prediction.of_arrays(f"ood/{name}", arrays) for name in names},
             )
-        except FileNotFoundError:
-            raise UsageError(f"{file}: no such file (uqgan evaluate writes it)") from None
-        except (OSError, EOFError, KeyError, ValueError, TypeError, zipfile.BadZipFile):
-            raise UsageError(f"{file}: damaged, or no raw scores (uqgan evaluate writes them)") from None
 
 
 def predict_task(predictor: Predictor, task: Task, seed: int, validation: bool = False) -> Outputs:
@@ -77,15 +65,12 @@ def predict_task(predictor: Predictor, task: Task, seed: int, validation: bool =
     )
 
 
-class Decided(Protocol):
-    """Decisions about pictures."""
-
-    @property
-    def flagged(self) -> Tensor: ...
-    @property
-    def words(self) -> Sequence[str]: ...
-    @property
-    def sets(self) -> Tensor: ...
+def calibrate(predictor: Predictor, task: Task, seed: int) -> Calibration:
+    """Scores of the calibration samples, and the temperature fitted on those of validation."""
+    checked = predictor.predict(task.validation.x, seed).cpu()
+    known = task.calibration
+    scored = predictor.predict(known.x, seed).cpu() if len(known) else checked.first(0)
+    return Calibration(known.y.cpu(), scored, fit_temperature(checked.probs, task.validation.y.cpu()))
 
 
 def evaluate(outputs: Outputs, resamples: int = 1000, class_names: Sequence[str] = ()) -> dict[str, Any]:
@@ -137,14 +122,14 @@ def classes(outputs: Outputs, class_names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def rates(outputs: Outputs, decide: Callable[[Prediction], Decided]) -> dict[str, Any]:
+def rates(outputs: Outputs, decide: Callable[[Prediction], Decisions]) -> dict[str, Any]:
     """What decisions come to: the share that is flagged, the share of each word, and the prediction sets.
 
     `known` also has the coverage: the share of test samples whose set holds their class. Sets are taken as they are,
     which may be empty.
     """
 
-    def row(prediction: Prediction, found: Decided) -> dict[str, Any]:
+    def row(prediction: Prediction, found: Decisions) -> dict[str, Any]:
         n = len(prediction.probs)
         words = {word: sum(each == word for each in found.words) / n for word in WORDS}
         size = float(found.sets.sum(1).double().mean())
@@ -195,18 +180,6 @@ def _ood_intervals(
     found = metrics.ood_intervals(epistemic, is_ood, resamples, second_score=foreignness, processes=processes)
     ends = {metric: _ends(interval) for metric, interval in found.items()}
     return ends, ends.pop("auroc_second")
-
-
-def _columns(prefix: str, prediction: Prediction) -> dict[str, Any]:
-    columns = {field.name: getattr(prediction, field.name) for field in fields(Prediction)}
-    return {f"{prefix}/{name}": column.float().numpy() for name, column in columns.items() if column is not None}
-
-
-def _prediction(prefix: str, arrays: dict[str, Tensor]) -> Prediction:
-    found = {field.name: arrays.get(f"{prefix}/{field.name}") for field in fields(Prediction)}
-    if any(column is None for name, column in found.items() if name != "spread"):
-        raise KeyError(prefix)
-    return Prediction(**found)  # type: ignore[arg-type]
 
 
 def _both(flags: Tensor) -> bool:

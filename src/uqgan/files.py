@@ -2,15 +2,17 @@
 
 import errno
 import hashlib
+import io
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from uqgan.errors import RunFailed
+from uqgan.errors import RunFailed, UsageError
 
 CACHE_VARIABLE = "UQGAN_CACHE"
 
@@ -86,6 +88,31 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Write arrays by their names into a compressed .npz file."""
+    import numpy as np
+
+    packed = io.BytesIO()
+    np.savez_compressed(packed, allow_pickle=False, **arrays)
+    write_bytes(path, packed.getvalue())
+
+
+@contextmanager
+def read_arrays(path: Path, what: str, fix: str) -> Iterator[dict[str, Any]]:
+    """Arrays of a .npz file as tensors by their names. What they turn out to lack is told like a damaged file."""
+    import numpy as np
+    import torch
+
+    try:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as saved:
+            arrays = {key: torch.from_numpy(saved[key]) for key in saved.files}
+        yield arrays
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such file ({fix})") from None
+    except (OSError, EOFError, KeyError, ValueError, TypeError, zipfile.BadZipFile):
+        raise UsageError(f"{path}: damaged, or no {what} ({fix})") from None
 
 
 def disk_failure(path: Path, error: OSError) -> RunFailed:

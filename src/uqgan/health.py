@@ -15,6 +15,7 @@ from torch.nn.utils import get_total_norm
 from uqgan.acceleration import own_randomness
 from uqgan.data.dataset import CHUNK, as_input
 from uqgan.data.tasks import Task
+from uqgan.errors import count
 from uqgan.log import Log
 from uqgan.models.autoencoders import Autoencoder
 from uqgan.shapes import Labels, Scalar
@@ -136,7 +137,7 @@ def warnings(rows: Rows, class_names: Sequence[str]) -> list[str]:
             for value, k in low[:SENTENCES_SHOWN]
         ]
         if len(low) > SENTENCES_SHOWN:
-            sentences.append(f"shields of {len(low) - SENTENCES_SHOWN} more classes: {fault.verdict} too")
+            sentences.append(f"shields of {count(len(low) - SENTENCES_SHOWN, 'more class')}: {fault.verdict} too")
     return sentences
 
 

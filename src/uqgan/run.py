@@ -1,7 +1,8 @@
 """A trained method, as `fit` and `load` return it. It composes the modules below and holds no maths."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import copy
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ from torch import Tensor
 
 from uqgan.config import suggest
 from uqgan.data.tasks import Task
+from uqgan.decisions import Calibration, Decisions, Drift, Rule, check_rule, decide, drift
 from uqgan.elsewhere import Facts, elsewhere, own_task
 from uqgan.errors import UsageError
-from uqgan.evaluation import Decided, Outputs, evaluate, predict_task, rates
-from uqgan.runs import RAW_SCORES, Record, write_scores
-from uqgan.uncertainty import Prediction
+from uqgan.evaluation import Outputs, calibrate, evaluate, predict_task, rates
+from uqgan.runs import CALIBRATION, DECISIONS, RAW_SCORES, Record, write_scores
+from uqgan.samples import as_path, brief, check_seed, checked_samples, whole
+from uqgan.uncertainty import OWN_FOREIGNNESS, Prediction
 
 MOST_EXAMPLES = 10_000
 
@@ -26,6 +29,9 @@ class Run:
     def __init__(self, record: Record, task: Task | None = None, data_root: str | Path | None = None) -> None:
         self.record = record
         self._task, self._data_root = task, data_root
+        self._rule: Rule | None = None
+        self._home = self
+        """The run on its own data, where this one is tested on others."""
         self._test_set: Facts | None = None
         """What it is tested on, where that is not its own test set."""
 
@@ -61,19 +67,11 @@ class Run:
         Stochastic methods repeat their draws with the same seed; None draws afresh each time. `member` reads one member
         of an ensemble alone.
         """
-        inputs = torch.as_tensor(x)
-        shape = self.record.plan.shape
-        if inputs.shape[1:] != shape:
-            raise UsageError(f"x has shape {tuple(inputs.shape)}: must be (samples, {', '.join(map(str, shape))})")
-        if inputs.dtype != torch.uint8:
-            inputs = inputs.float()
-            if len(shape) == 3 and not (inputs.amin() >= 0 and inputs.amax() <= 1):
-                raise UsageError("x has pixels outside [0, 1]: give uint8, or floats divided by 255")
+        inputs = checked_samples(x, self.record.plan.shape)
+        seed = None if seed is None else check_seed(seed)
         predictor = self.record.predictor
         if member is not None:
-            if not 0 <= member < len(predictor.members):
-                raise UsageError(f"member = {member}: must be within 0 to {len(predictor.members) - 1}")
-            predictor = predictor.member(member)
+            predictor = predictor.member(whole(member, "member", 0, len(predictor.members) - 1))
         return predictor.predict(inputs, seed).cpu()
 
     def outputs(self, validation: bool = False) -> Outputs:
@@ -104,23 +102,77 @@ class Run:
         return found | self._decisions(outputs)
 
     def _decisions(self, outputs: Outputs) -> dict[str, Any]:
-        """Rates of the decisions at the run's thresholds, beside the paper's columns; none without thresholds."""
-        decide: Callable[[Prediction], Decided] | None = getattr(self, "decide", None)
+        """Rates of the decisions at the run's thresholds, beside the paper's columns, or why there are none."""
         try:
-            return {"decisions": rates(outputs, decide)} if decide else {}
+            return {"decisions": rates(outputs, self.decide)}
         except UsageError as error:  # thresholds need calibration samples; the paper's columns do not
             return {"no_decisions": str(error)}
+
+    @cached_property
+    def calibration(self) -> Calibration:
+        """Scores of its calibration samples; a run of an older version makes them from its task."""
+        if self.record.calibration:
+            return self.record.calibration
+        task = self._home.task
+        if not len(task.validation):
+            raise UsageError(f"run: has no {CALIBRATION}, and its own data lack the samples for it (train it again)")
+        return calibrate(self.record.predictor, task, self.record.plan.seed)
+
+    @property
+    def own_foreignness(self) -> bool:
+        """Whether its foreignness is a score of its own, by which it tells a mixture of classes from a stranger."""
+        return self.record.predictor.reading in OWN_FOREIGNNESS
+
+    @property
+    def rule(self) -> Rule:
+        """How it decides: as `calibrate` was told last, else by the defaults of `Rule`."""
+        if self._rule is None:
+            file = self.record.folder and self.record.folder / DECISIONS
+            self._rule = Rule.read(file) if file and file.exists() else Rule()
+        return self._rule
+
+    def calibrate(
+        self,
+        false_alarm: float = 0.05,
+        coverage: float = 0.9,
+        score: str = "epistemic",
+        per_label: bool = False,
+        sets: str = "lac",
+    ) -> Rule:
+        """Change how it decides, without training again; kept in the run's folder, if it has one.
+
+        At most `false_alarm` of known samples are flagged, by `score` (`epistemic`, `foreignness` or `aleatoric`), and
+        of each predicted label if `per_label`; `coverage` of the sets of classes (`lac` or `aps`) hold the true one.
+        """
+        rule = Rule(false_alarm, coverage, score, per_label, sets)
+        check_rule(self.calibration, rule, self.class_names)
+        self._rule = rule
+        if folder := self.record.folder:
+            if not self.record.calibration:
+                self.calibration.write(folder / CALIBRATION)
+            rule.write(folder / DECISIONS)
+        return rule
+
+    def decide(self, x: Prediction | Tensor | npt.NDArray[Any], seed: int | None = 0) -> Decisions:
+        """Accept, ambiguous or unknown, and a set of classes, for samples or for predictions made before."""
+        prediction = x if isinstance(x, Prediction) else self.predict(x, seed)
+        return decide(prediction, self.calibration, self.rule, self.own_foreignness, seed)
+
+    def drift(self, x: Prediction | Tensor | npt.NDArray[Any], seed: int | None = 0) -> Drift:
+        """How a batch of new samples, or predictions of them made before, compare with those of calibration."""
+        prediction = x if isinstance(x, Prediction) else self.predict(x, seed)
+        return drift(self.calibration, getattr(prediction, self.rule.score), self.rule)
 
     def generate(self, label: int | str, n: int = 16, seed: int | None = None) -> Tensor:
         """Out-of-class examples of a class: pixels in [0, 1], or points."""
         names = self.class_names
-        if not 1 <= n <= MOST_EXAMPLES:
-            raise UsageError(f"n = {n}: must be within 1 to {MOST_EXAMPLES}")
-        if seed is not None:
-            check_seed(seed)
-        index = names.index(label) if isinstance(label, str) and label in names else label
-        if not isinstance(index, int) or not 0 <= index < len(names):
-            raise UsageError(f"class = {label}: must be one of {', '.join(names)}{suggest(str(label), list(names))}")
+        n = whole(n, "n", 1, MOST_EXAMPLES)
+        seed = None if seed is None else check_seed(seed)
+        try:
+            index = names.index(label) if isinstance(label, str) else whole(label, "class", 0, len(names) - 1)
+        except ValueError:  # a UsageError is one
+            close = suggest(str(label), list(names))
+            raise UsageError(f"class = {brief(label)}: must be one of {', '.join(names)}{close}") from None
         made = self.record.predictor.generate(torch.full((n,), index), seed)
         if made is None:
             raise UsageError(f"method = {self.record.plan.method}: makes no examples (uqgan and uqgan-mc do)")
@@ -128,13 +180,10 @@ class Run:
 
     def save(self, folder: str | Path) -> Path:
         """Write the run's folder; `uqgan.load` brings it back bit for bit."""
-        self.record.write(Path(folder))
-        return Path(folder)
-
-
-def check_seed(seed: int) -> None:
-    if not 0 <= seed < 2**31:
-        raise UsageError(f"seed = {seed}: must be within 0 to {2**31 - 1}")
+        rule, place = self.rule, as_path(folder, "folder")
+        self.record.write(place)
+        rule.write(place / DECISIONS)
+        return place
 
 
 def save_scores(folder: Path, run: Run, found: Mapping[str, Any], outputs: Outputs) -> None:

@@ -1,4 +1,7 @@
-"""A run's folder: config.yaml, weights.safetensors, log.jsonl, seen.npz, about.json; its scores in two files."""
+"""A run's folder: config.yaml, weights.safetensors, log.jsonl, seen.npz, calibration.npz, about.json.
+
+Once evaluated it has its scores in two files, once calibrated by hand decisions.json.
+"""
 
 import json
 import shutil
@@ -20,6 +23,7 @@ from uqgan.checkpoint import RESUME
 from uqgan.config import Config, parse
 from uqgan.data.seen import Seen
 from uqgan.data.tasks import Task
+from uqgan.decisions import Calibration
 from uqgan.errors import UsageError
 from uqgan.files import sha256, write_bytes, write_json, write_text
 from uqgan.log import LOG
@@ -27,6 +31,7 @@ from uqgan.methods import METHODS, Predictor
 
 CONFIG, WEIGHTS, ABOUT, SCORES = "config.yaml", "weights.safetensors", "about.json", "scores.json"
 RAW_SCORES, SEEN = "raw_scores.npz", "seen.npz"
+CALIBRATION, DECISIONS = "calibration.npz", "decisions.json"
 
 
 @dataclass(frozen=True)
@@ -115,8 +120,24 @@ class Record:
     predictor: Predictor
     log: list[dict[str, Any]]
     about: dict[str, Any]
-    seen: Seen | None = None
-    """Which pictures the run has seen; None for points, and for runs of versions that did not keep it."""
+    made: Calibration | None = None
+    """Calibration scores as training made them; None where the run was read from its folder."""
+    folder: Path | None = None
+    """Where the run is kept, if it is."""
+    met: Seen | None = None
+    """What training saw; None where the run was read from its folder."""
+
+    @cached_property
+    def calibration(self) -> Calibration | None:
+        """Calibration scores, read when they are asked for; None in a run of an older version, which has none."""
+        file = self.folder and self.folder / CALIBRATION
+        return Calibration.read(file) if self.made is None and file and file.exists() else self.made
+
+    @cached_property
+    def seen(self) -> Seen | None:
+        """Which pictures it has seen, read when asked for; None for points, and in a run of an older version."""
+        file = self.folder and self.folder / SEEN
+        return Seen.read(file) if self.met is None and file and file.exists() else self.met
 
     def write(self, folder: Path) -> None:
         """The folder of this run; about.json comes last, so a folder that has it is whole."""
@@ -127,6 +148,8 @@ class Record:
         write_text(folder / LOG, "".join(json.dumps(row) + "\n" for row in self.log))
         if self.seen:
             self.seen.write(folder / SEEN)
+        if self.calibration:
+            self.calibration.write(folder / CALIBRATION)
         write_json(folder / ABOUT, self.about | {"weights_sha256": sha256(folder / WEIGHTS)})
         if self.about["finished"]:
             shutil.rmtree(folder / RESUME, ignore_errors=True)
@@ -135,7 +158,8 @@ class Record:
     def read(folder: Path, classifier: nn.Module | None = None) -> "Record":
         """The run in that folder, bit for bit as it was trained."""
         if not folder.is_dir():
-            raise UsageError(f"run = {folder}: no such folder")
+            found = "is a file: must be the folder of a run" if folder.is_file() else "no such folder"
+            raise UsageError(f"run = {folder}: {found}")
         plan = Plan.read(folder)
         if not (folder / ABOUT).exists() and (folder / RESUME).exists():
             raise UsageError(f"run = {folder}: its training has not finished (uqgan train … --resume)")
@@ -157,7 +181,7 @@ class Record:
                 f"{folder / WEIGHTS}: does not fit the networks of {CONFIG}; it was written by uqgan {written}, "
                 f"this is {__version__} (train it again)"
             ) from error
-        return Record(plan, predictor, log, about, Seen.read(folder / SEEN) if (folder / SEEN).exists() else None)
+        return Record(plan, predictor, log, about, folder=folder)
 
 
 def run_titles(plans: Sequence[Plan]) -> list[str]:
@@ -186,7 +210,7 @@ def remove_run(folder: Path) -> None:
     if not holds_run(folder):
         return
     Plan.read(folder)
-    for name in (ABOUT, SCORES, RAW_SCORES, SEEN, WEIGHTS, LOG, CONFIG):
+    for name in (ABOUT, SCORES, RAW_SCORES, CALIBRATION, DECISIONS, SEEN, WEIGHTS, LOG, CONFIG):
         (folder / name).unlink(missing_ok=True)
     for name in (RESUME, "tensorboard"):
         shutil.rmtree(folder / name, ignore_errors=True)

@@ -1,17 +1,24 @@
-"""Images side by side in one PNG."""
+"""Images side by side in one file."""
 
 import io
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+KINDS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
+"""Formats by a file's ending."""
+OPTIONS: dict[str, dict[str, Any]] = {"PNG": {"optimize": True}, "JPEG": {"quality": 95}, "WEBP": {"lossless": True}}
 LINE = 1
 """Pixels between images."""
 
 
-def tile(rows: Sequence[Tensor], scale: int = 1, grey: int = 255) -> bytes:
-    """PNG of rows of images (N, channels, height, width), uint8 or in [0, 1], with lines of this grey between them."""
+def tile(rows: Sequence[Tensor], scale: int = 1, grey: int = 255, kind: str = "PNG") -> bytes:
+    """Picture of rows of images (N, channels, height, width), uint8 or in [0, 1], with lines of this grey between them.
+
+    `kind` is one of KINDS' values.
+    """
     from PIL import Image
 
     pixels = [_pixels(row) for row in rows]
@@ -25,7 +32,7 @@ def tile(rows: Sequence[Tensor], scale: int = 1, grey: int = 255) -> bytes:
     picture = Image.fromarray(canvas[0].numpy() if channels == 1 else canvas.permute(1, 2, 0).numpy())
     out = io.BytesIO()
     size = (picture.width * scale, picture.height * scale)
-    picture.resize(size, Image.Resampling.NEAREST).save(out, "PNG", optimize=True)
+    picture.resize(size, Image.Resampling.NEAREST).save(out, kind, **OPTIONS[kind])
     return out.getvalue()
 
 

@@ -7,12 +7,12 @@ from typing import NoReturn
 import cyclopts
 from pydantic import ValidationError
 
-from uqgan.cli import data, elsewhere, lists, work
+from uqgan.cli import data, decide, elsewhere, lists, work
 from uqgan.cli.app import app
 from uqgan.config import explain
 from uqgan.errors import RunFailed, UsageError
 
-__all__ = ["app", "data", "elsewhere", "lists", "main", "work"]
+__all__ = ["app", "data", "decide", "elsewhere", "lists", "main", "work"]
 
 
 def fail(sentence: str, status: int) -> NoReturn:

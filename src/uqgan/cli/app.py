@@ -2,11 +2,12 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from cyclopts import App, Group, Parameter
+from cyclopts import App, Group, Parameter, Token
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
@@ -48,6 +49,15 @@ class Voice:
         self.console().print(sentence, markup=False, soft_wrap=True)
 
 
+def whole_number(_: object, tokens: Sequence[Token]) -> int:
+    """A whole number in digits; what has a fraction is refused, not rounded."""
+    try:
+        return int(tokens[0].value)
+    except ValueError:
+        raise ValueError(f"{tokens[0].value}: must be a whole number") from None
+
+
+Whole = Annotated[int, Parameter(converter=whole_number)]
 Json = Annotated[bool, Parameter("--json", group=QUIET)]
 
 

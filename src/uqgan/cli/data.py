@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 from rich.console import Console
 
-from uqgan.cli.app import Json, Voice, app, print_json, show_rows
-from uqgan.errors import RunFailed, UsageError
+from uqgan.cli.app import Json, Voice, Whole, app, print_json, show_rows
+from uqgan.errors import RunFailed, UsageError, count
 
 if TYPE_CHECKING:
     from uqgan.data.tasks import Task
@@ -171,7 +171,7 @@ def show(
     *,
     output: Annotated[Path | None, Parameter(("--output", "-o"))] = None,
     root: Root = None,
-    image_size: int | None = None,
+    image_size: Whole | None = None,
     skip_broken: bool = False,
     voice: Voice = Voice(),
 ) -> None:
@@ -191,11 +191,12 @@ def show(
         Leave out pictures that cannot be read.
     """
     from uqgan.data.sources import REPOSITORIES, data_root
-    from uqgan.data.tasks import TASKS, load_task
+    from uqgan.data.tasks import TASKS, load_task, refuse_look
     from uqgan.files import write_bytes
 
     folder = output or Path("sheets") / Path(name).resolve().name
     if name in REPOSITORIES and name not in TASKS:
+        refuse_look(name, image_size, None)
         sheets = _set_sheets(name, data_root(root), skip_broken, voice)
     else:
         task = load_task(name, 0, root, image_size, None, skip_broken, voice.say)
@@ -204,7 +205,7 @@ def show(
             voice.say(note)
     for key, png in sheets.items():
         write_bytes(folder / f"{key.replace('/', '-')}.png", png)
-    voice.say(f"wrote {len(sheets)} sheets in {folder}")
+    voice.say(f"wrote {count(len(sheets), 'sheet')} in {folder}")
 
 
 def _set_sheets(name: str, root: Path, skip_broken: bool, voice: Voice) -> dict[str, bytes]:

@@ -1,6 +1,7 @@
 """Commands that list what there is: methods, tasks, doctor."""
 
 from uqgan.cli.app import Json, Voice, app, show_rows
+from uqgan.errors import count
 
 
 @app.command
@@ -55,7 +56,7 @@ def doctor(*, as_json: Json = False, voice: Voice = Voice()) -> None:
     rows = [{"what": name, "found": version} for name, version in versions().items()]
     rows += [
         {"what": "device", "found": describe(choose_device())},
-        {"what": "cores", "found": f"{os.cpu_count()} ({torch.get_num_threads()} threads in use)"},
+        {"what": "cores", "found": f"{os.cpu_count()} ({count(torch.get_num_threads(), 'thread')} in use)"},
     ]
     extras = {
         "tensorboard": "tensorboard",

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
-from uqgan.cli.app import Voice, app
+from uqgan.cli.app import Voice, Whole, app
 from uqgan.cli.elsewhere import Elsewhere, tell
 from uqgan.cli.scores import show_scores
 from uqgan.config import Config, load_config
+from uqgan.errors import UsageError
 
 if TYPE_CHECKING:
     from uqgan.data.tasks import Task
@@ -41,7 +42,7 @@ class Pictures:
 
     data_root: Path | None = None
     """Folder of the paper's data sets; UQGAN_DATA if not given."""
-    image_size: int | None = None
+    image_size: Whole | None = None
     """32 or 64 pixels a side, for own pictures."""
     skip_broken: bool = False
     """Leave out pictures that cannot be read."""
@@ -53,7 +54,7 @@ def train(
     /,
     *,
     method: str = "uqgan",
-    seed: int = 0,
+    seed: Whole = 0,
     config: Path | None = None,
     device: str = "auto",
     max_minutes: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
@@ -84,6 +85,7 @@ def train(
     from uqgan.data.tasks import is_user_data
 
     overrides = settings.model_dump(exclude_unset=True) if settings else None
+    api.check_sections(method, overrides or {})
     if not is_user_data(task):
         load_config(task, config, overrides)  # what is wrong there is said before the data are loaded
     data = api.load_task(task, 0, pictures.data_root, pictures.image_size, None, pictures.skip_broken, voice.say)
@@ -152,7 +154,7 @@ def report(
         run = elsewhere.of(api.load(folder, device, data_root))
         with voice.busy(f"testing {folder}"):
             outputs = run.outputs()
-            chapters.append(Chapter(run.record, run.task, outputs, run.evaluate(outputs=outputs)))
+            chapters.append(Chapter(run.record, run.task, outputs, run.evaluate(outputs=outputs), run.decide))
         tell(chapters[-1].found, voice)
     with voice.busy("drawing"):
         write_report(chapters, output)
@@ -165,12 +167,12 @@ def generate(
     /,
     *,
     label: Annotated[str, Parameter("--class")],
-    n: Annotated[int, Parameter(("--number", "-n"))] = 16,
-    seed: int = 0,
+    n: Annotated[Whole, Parameter(("--number", "-n"))] = 16,
+    seed: Whole = 0,
     output: Annotated[Path | None, Parameter(("--output", "-o"))] = None,
     voice: Voice = Voice(),
 ) -> None:
-    """Make out-of-class examples of a class: a PNG sheet of pictures, or a CSV file of points.
+    """Make out-of-class examples of a class: a sheet of pictures, or a CSV file of points.
 
     Parameters
     ----------
@@ -183,20 +185,24 @@ def generate(
     seed
         The same seed gives the same examples.
     output
-        The file to write; class-LABEL.png or .csv in the run's folder if not given.
+        The file to write: .png, .jpg or .webp, for points .csv; class-LABEL in the run's folder if not given.
     """
     from uqgan import api
     from uqgan.files import write_bytes
-    from uqgan.tiles import tile
+    from uqgan.tiles import KINDS, tile
 
     loaded = api.load(run)
+    points = len(loaded.record.plan.shape) == 1
+    file = output or run / f"class-{label}.{'csv' if points else 'png'}"
+    kinds = {".csv": ""} if points else KINDS
+    if file.suffix.lower() not in kinds:
+        raise UsageError(f"--output = {file}: must end in {' or '.join(kinds)}")
     examples = loaded.generate(int(label) if label.isdecimal() and label not in loaded.class_names else label, n, seed)
-    file = output or run / f"class-{label}.{'csv' if examples.ndim == 2 else 'png'}"
     if examples.ndim == 2:
         rows = "".join(",".join(f"{value:.6g}" for value in point) + "\n" for point in examples.tolist())
         write_bytes(file, b"x,y\n" + rows.encode())
     else:
-        write_bytes(file, tile(examples.chunk((n + 7) // 8), scale=2, grey=128))
+        write_bytes(file, tile(examples.chunk((n + 7) // 8), 2, 128, kinds[file.suffix.lower()]))
     voice.say(f"wrote {file}")
 
 

@@ -34,8 +34,8 @@ class Decoded:
     """Pictures that could not be decoded, with the reason."""
     notes: tuple[str, ...] = ()
     """Further remarks, which are not cached."""
-    files: tuple[str, ...] = ()
-    """File of each picture, where they came from files of their own; not cached."""
+    sources: tuple[str, ...] = ()
+    """Where each sample comes from, for messages; not cached, and empty where there is nothing better than its row."""
 
 
 def without_rows(x: Any, y: Any, class_names: tuple[str, ...], left_out: Mapping[int, str]) -> Decoded:

@@ -1,7 +1,7 @@
 """Duplicates: samples that equal another one, pixel for pixel."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,8 +9,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from uqgan.errors import count
+
 Prints = npt.NDArray[np.uint64]
 """Fingerprints, one per sample."""
+NAMED, COPIES_NAMED = 20, 4
+"""Most label conflicts that are named, and most copies of each; more are counted."""
 
 
 def fingerprints(x: Tensor) -> Prints:
@@ -34,6 +38,26 @@ def first_copies(sets: Sequence[Tensor]) -> Tensor:
         which = int(np.searchsorted(starts, number, side="right")) - 1
         first[number] = seen.setdefault(rows[which][number - starts[which]].tobytes(), number)
     return first
+
+
+def torn(first: Tensor, y: Tensor) -> Tensor:
+    """Whether a sample equals one of another class; `first` as from `first_copies`."""
+    return torch.isin(first, first[y != y[first]])
+
+
+def conflict_notes(first: Tensor, is_torn: Tensor, name_of: Callable[[int], str]) -> list[str]:
+    """A warning for each picture that is in several classes, with all its copies by name."""
+    copies: dict[int, list[str]] = {}
+    for number in is_torn.nonzero()[:, 0].tolist():
+        copies.setdefault(int(first[number]), []).append(name_of(number))
+    notes = []
+    for names in copies.values():
+        more = f" and {len(names) - COPIES_NAMED} more" if len(names) > COPIES_NAMED else ""
+        same = f"{' and '.join(names[:COPIES_NAMED])}{more}"
+        notes.append(f"warning: label conflict: {same} are the same picture in different classes: all left out")
+    if len(notes) > NAMED:
+        notes[NAMED:] = [f"warning: label conflicts of {count(len(copies), 'picture')} in all, left out"]
+    return notes
 
 
 def duplicates_note(with_test: int, with_training: int) -> list[str]:

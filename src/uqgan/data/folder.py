@@ -1,7 +1,9 @@
 """Pictures in folders: ROOT/CLASS/*.png|jpg|webp|bmp, with optional levels train/, val/, test/ and ood/NAME/."""
 
 import os
-from collections import Counter, deque
+import re
+import stat
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -12,19 +14,27 @@ import numpy as np
 from uqgan.data.cache import cached
 from uqgan.data.dataset import Decoded, Say, refuse_broken, without_rows
 from uqgan.data.decode import Broken, Encoded, Look, bytes_of, decode_all, describe
-from uqgan.errors import UsageError
+from uqgan.errors import UsageError, count
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
-LEVELS = ("train", "val", "test", "ood")
+LEVELS = {
+    "train": re.compile(r"train(ing)?([ _-]?set)?", re.IGNORECASE),
+    "val": re.compile(r"val(id(ation)?)?([ _-]?set)?", re.IGNORECASE),
+    "test": re.compile(r"test(ing)?([ _-]?set)?", re.IGNORECASE),
+    "ood": re.compile(r"ood([ _-]?sets?)?", re.IGNORECASE),
+}
+"""Levels, and what their folders may be called."""
 SAMPLE = 64
 """Pictures that size and channels are chosen by."""
 BATCH = 64
 """Files that are decoded at once."""
+NAMED = 20
+"""Most files of a kind that are named; more are counted."""
 
 
 @dataclass(frozen=True)
 class Listing:
-    """Files of one level with their class; other files that were skipped, and entries that are no readable file."""
+    """Files of one level with their class; other files that were passed over, and entries that are no readable file."""
 
     root: Path
     class_names: tuple[str, ...]
@@ -32,9 +42,11 @@ class Listing:
     y: list[int] = field(default_factory=list)
     odd: list[str] = field(default_factory=list)
     other: Counter[str] = field(default_factory=Counter)
+    loops: list[Path] = field(default_factory=list)
+    """Links that lead back up, which are not followed."""
 
     def add(self, folder: Path, label: int) -> None:
-        for file in walk(folder):
+        for file in walk(folder, self.loops):
             if file.suffix.lower() not in ENDINGS:
                 self.other[file.suffix.lower() or file.name] += 1
             elif file.is_file():
@@ -54,6 +66,8 @@ class Layout:
     val: Listing | None
     test: Listing | None
     ood: dict[str, Listing]
+    notes: tuple[str, ...] = ()
+    """What was taken for what, and what was passed over."""
 
     @property
     def listings(self) -> list[Listing]:
@@ -62,43 +76,90 @@ class Layout:
 
 def read_layout(root: Path) -> Layout:
     """Classes, levels and OoD sets of a folder. Classes are numbered in alphabetical order."""
-    top = {folder.name: folder for folder in folders_in(root)}
-    levels = {name: top.pop(name) for name in LEVELS if name in top}
-    for folder in levels.values():
-        _refuse_loose(folder)
+    levels, top = levels_in(root)
+    for level, folder in levels.items():
+        _refuse_loose(level, folder)
     if "train" in levels:
         if top:
-            strange = sorted(top)[0]
+            strange = shown(Path(min(top)))
             raise UsageError(f"{shown(root)}: has {strange}/ beside train/: folders of classes belong in train/")
-        top = {folder.name: folder for folder in folders_in(levels["train"])}
+        deeper, top = levels_in(levels["train"])
+        if deeper:
+            named = shown(min(deeper.values()))
+            raise UsageError(f"{named}: is called like a level, which cannot be a class (rename it, or move it up)")
     classes = sorted(top)
     if not classes:
         raise UsageError(f"{shown(root)}: has no folders of classes (must look like {shown(root)}/CLASS/picture.png)")
     if len(classes) == 1:
-        raise UsageError(
-            f"{shown(root)}: has 1 class, {classes[0]}: must have at least 2 (foreign ones go to ood/NAME/)"
-        )
+        only = shown(Path(classes[0]))
+        raise UsageError(f"{shown(root)}: has 1 class, {only}: must have at least 2 (foreign ones go to ood/NAME/)")
     train = _listing(root, levels.get("train", root), classes)
-    for name, count in zip(train.class_names, np.bincount(train.y, minlength=len(classes)), strict=True):
-        if not count and not train.odd:
+    for name, n in zip(train.class_names, np.bincount(train.y, minlength=len(classes)), strict=True):
+        if not n and not train.odd:
             raise UsageError(f"{shown(root)}: class {name} has no pictures (png, jpg, webp or bmp)")
     ood = {}
     for folder in folders_in(levels["ood"]) if "ood" in levels else []:
         ood[shown(Path(folder.name))] = Listing(root, ("foreign",))
         ood[shown(Path(folder.name))].add(folder, 0)
     val, test = (_listing(root, levels[name], classes) if name in levels else None for name in ("val", "test"))
-    return Layout(root, train, val, test, {name: listing for name, listing in ood.items() if listing.files})
+    layout = Layout(root, train, val, test, {name: listing for name, listing in ood.items() if listing.files})
+    return replace(layout, notes=tuple(_notes(layout, levels)))
 
 
-def _refuse_loose(level: Path) -> None:
-    """Refuse pictures right in train/, val/, test/ or ood/, which belong to no class or set."""
-    loose = [each for each in _inside(level) if each.suffix.lower() in ENDINGS and not each.is_dir()]
+def levels_in(folder: Path) -> tuple[dict[str, Path], dict[str, Path]]:
+    """Folders that are levels, whatever the case and ending of their names, by level; all others by name."""
+    levels: dict[str, Path] = {}
+    others: dict[str, Path] = {}
+    for each in folders_in(folder):
+        level = next((name for name, called in LEVELS.items() if called.fullmatch(each.name.strip())), None)
+        if level is None:
+            others[each.name] = each
+        elif level in levels:
+            both = f"both {shown(Path(levels[level].name))}/ and {shown(Path(each.name))}/"
+            raise UsageError(f"{shown(folder)}: has {both}, which mean the same: must be one (join or rename them)")
+        else:
+            levels[level] = each
+    return levels, others
+
+
+def _notes(layout: Layout, levels: dict[str, Path]) -> list[str]:
+    """What was taken for a level, and what was passed over."""
+    taken = [f"{shown(Path(folder.name))}/ is taken as {level}/" for level, folder in levels.items()]
+    notes = [note for note, (level, folder) in zip(taken, levels.items(), strict=True) if folder.name != level]
+    loose = len(pictures_in(layout.root))
     if loose:
-        deeper = "NAME" if level.name == "ood" else "CLASS"
-        raise UsageError(
-            f"{shown(loose[0])}: lies right in {level.name}/, which cannot be a class "
-            f"(put pictures under {level.name}/{deeper}/)"
+        lie = "lies" if loose == 1 else "lie"
+        notes.append(
+            f"{count(loose, 'picture')} passed over: {lie} right in {shown(layout.root)}/, which is no class "
+            "(put pictures under CLASS/)"
         )
+    loops = [*_links_up(layout.root), *(each for listing in layout.listings for each in listing.loops)]
+    for level in levels.values():
+        loops += _links_up(level)
+    notes += [f"{shown(each, layout.root)}: a link that leads back up, not followed" for each in loops[:NAMED]]
+    if len(loops) > NAMED:
+        notes.append(f"{count(len(loops), 'link')} in all that lead back up, not followed")
+    skipped: Counter[str] = sum((each.other for each in layout.listings), Counter())
+    notes += [
+        f"{count(n, f'{ending} file')} passed over: png, jpg, webp and bmp are read" for ending, n in skipped.items()
+    ]
+    return notes
+
+
+def _refuse_loose(level: str, folder: Path) -> None:
+    """Refuse pictures right in train/, val/, test/ or ood/, which belong to no class or set."""
+    loose = pictures_in(folder)
+    if loose:
+        deeper = "NAME" if level == "ood" else "CLASS"
+        name = shown(Path(folder.name))
+        raise UsageError(
+            f"{shown(loose[0])}: lies right in {name}/, which cannot be a class (put pictures under {name}/{deeper}/)"
+        )
+
+
+def pictures_in(folder: Path) -> list[Path]:
+    """Pictures right in a folder, by name."""
+    return [each for each in _inside(folder) if each.suffix.lower() in ENDINGS and not _is_folder(each)]
 
 
 def _listing(root: Path, level: Path, classes: Sequence[str]) -> Listing:
@@ -112,59 +173,93 @@ def _listing(root: Path, level: Path, classes: Sequence[str]) -> Listing:
 
 
 def folders_in(folder: Path) -> list[Path]:
-    """Folders right in a folder, by name, without hidden ones."""
-    return [each for each in _inside(folder) if each.is_dir()]
+    """Folders right in a folder, by name, without hidden ones and links that lead back up."""
+    up = above(folder)
+    return [each for each in _inside(folder) if _is_folder(each) and _identity(each) not in up]
 
 
-def walk(folder: Path, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[Path]:
-    """All files in and below a folder, by name; a link back to a folder above is not followed."""
-    here = above | {_identity(folder)}
+def _links_up(folder: Path) -> list[Path]:
+    """Links right in a folder that lead back to it, or to one above it."""
+    up = above(folder)
+    return [each for each in _inside(folder) if _is_folder(each) and _identity(each) in up]
+
+
+def above(folder: Path) -> frozenset[tuple[int, int]]:
+    """A folder and all that it lies in, by its name and by where it really is."""
+    chain = {folder, *folder.absolute().parents, *folder.resolve().parents}
+    found = set()
+    for each in chain:
+        with suppress(OSError):
+            found.add(_identity(each, each.stat()))
+    return frozenset(found)
+
+
+def walk(folder: Path, loops: list[Path] | None = None, up: frozenset[tuple[int, int]] = frozenset()) -> Iterator[Path]:
+    """All files in and below a folder, by name; links that lead back up are not followed, but put into `loops`."""
+    here = up | (above(folder) if not up or folder.is_symlink() else {_identity(folder)})
     for each in _inside(folder):
-        if not each.is_dir():
+        if not _is_folder(each):
             yield each
         elif _identity(each) not in here:
-            yield from walk(each, here)
+            yield from walk(each, loops, here)
+        elif loops is not None:
+            loops.append(each)
 
 
 def _inside(folder: Path) -> list[Path]:
     try:
         return sorted(folder / name for name in os.listdir(folder) if not name.startswith("."))  # noqa: PTH208
     except OSError as error:
-        raise UsageError(f"{shown(folder)}: cannot be read ({(error.strerror or str(error)).lower()})") from None
+        raise _unreadable(folder, error) from None
 
 
-def _identity(folder: Path) -> tuple[int, int]:
+def _is_folder(path: Path) -> bool:
+    """Whether a path is a folder; one that may not be asked for is an error, and what isn't there is none."""
     try:
-        stat = folder.stat()
+        return stat.S_ISDIR(path.stat().st_mode)
+    except PermissionError as error:
+        raise _unreadable(path, error) from None
+    except OSError:
+        return False
+
+
+def _identity(folder: Path, found: os.stat_result | None = None) -> tuple[int, int]:
+    try:
+        found = found or folder.stat()
     except OSError as error:
-        raise UsageError(f"{shown(folder)}: cannot be read ({(error.strerror or str(error)).lower()})") from None
-    return stat.st_dev, stat.st_ino
+        raise _unreadable(folder, error) from None
+    return found.st_dev, found.st_ino
+
+
+def _unreadable(path: Path, error: OSError) -> UsageError:
+    return UsageError(f"{shown(path)}: cannot be read ({(error.strerror or str(error)).lower()})")
 
 
 def load_listing(name: str, listing: Listing, content: str, look: Look, skip_broken: bool, say: Say) -> Decoded:
     """Pictures of a listing whose files have that content, decoded once."""
 
     def decode() -> Decoded:
-        say(f"decoding {shown(listing.root)}: {len(listing.files):,} pictures, once")
+        say(f"decoding {shown(listing.root)}: {count(len(listing.files), 'picture')}, once")
         return decode_listing(listing, look)
 
     decoded = cached("own-" + name, content, look, [listing.class_names, listing.y], decode, say)
     left_out = (*listing.odd, *decoded.left_out)
     refuse_broken(left_out, listing.root, skip_broken)
-    return replace(decoded, left_out=left_out, files=decoded_files(listing, decoded))
+    return replace(decoded, left_out=left_out, sources=sources_of(listing, decoded.left_out))
 
 
-def decoded_files(listing: Listing, decoded: Decoded) -> tuple[str, ...]:
-    """Names of the files that could be decoded, in order: those left out are the ones that its sentences begin with."""
-    broken = deque(decoded.left_out)
+def sources_of(listing: Listing, left_out: Sequence[str]) -> tuple[str, ...]:
+    """Files of the samples that could be decoded, in their order; `left_out` are sentences on the others, in theirs."""
+    names = [shown(file, listing.root) for file in listing.files]
+    broken = iter([*left_out, ""])
+    this = next(broken)
     kept = []
-    for file in listing.files:
-        name = shown(file, listing.root)
-        if broken and broken[0].startswith(f"{name}: "):
-            broken.popleft()
+    for name in names:
+        if this.startswith(f"{name}: "):
+            this = next(broken)
         else:
             kept.append(name)
-    return tuple(kept) if len(kept) == len(decoded.y) else ()
+    return tuple(kept)
 
 
 def decode_listing(listing: Listing, look: Look) -> Decoded:

@@ -16,13 +16,11 @@ from uqgan.data.cache import content_of
 from uqgan.data.dataset import Dataset, Decoded, Say, silent
 from uqgan.data.decode import Look
 from uqgan.data.duplicates import fingerprints
-from uqgan.data.folder import ENDINGS, LEVELS, Listing, folders_in, load_listing, shown
+from uqgan.data.folder import NAMED, Listing, folders_in, levels_in, load_listing, pictures_in, shown
 from uqgan.data.seen import USED, Seen, rows_of
 from uqgan.data.splits import Task
 from uqgan.errors import UsageError
-
-NAMED = 20
-"""Most broken pictures that are named; more are counted. Also the most classes."""
+from uqgan.samples import checked_samples
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,7 @@ def other_task(name: str, title: str, inputs: Inputs, known: Decoded, ood: Mappi
             *lacking(inputs.class_names, known.y),
             *(note for each in ood.values() for note in each.notes),
         ),
-        files={"test": known.files} | {f"ood/{key}": each.files for key, each in ood.items()},
+        files={"test": known.sources} | {f"ood/{key}": each.sources for key, each in ood.items()},
     )
 
 
@@ -97,9 +95,9 @@ def unseen(pictures: Decoded, part: str, inputs: Inputs) -> Decoded:
     before = rows_of(seen.parts.get(part, prints[:0]), prints)
     before = before[np.sort(np.unique(before, return_index=True)[1])]  # each row once
     rows = torch.from_numpy(np.concatenate([before, np.setdiff1d(np.flatnonzero(~known), before)]))
-    files = tuple(pictures.files[row] for row in rows.tolist()) if pictures.files else ()
+    sources = tuple(pictures.sources[row] for row in rows.tolist()) if pictures.sources else ()
     notes = (f"{title}: pictures {USED}: {known.sum():,}",) if known.any() else ()
-    return replace(pictures, x=pictures.x[rows], y=pictures.y[rows], files=files, notes=(*pictures.notes, *notes))
+    return replace(pictures, x=pictures.x[rows], y=pictures.y[rows], sources=sources, notes=(*pictures.notes, *notes))
 
 
 def known_pictures(source: Any, inputs: Inputs) -> tuple[Decoded, dict[str, Decoded]]:
@@ -127,8 +125,9 @@ def foreign_pictures(name: str, source: Any, inputs: Inputs) -> Decoded:
 
 def of_folder(root: Path, inputs: Inputs) -> tuple[Decoded, dict[str, Decoded]]:
     """Pictures of known classes under ROOT/test/ if there is one, else ROOT itself, else ROOT/train/; sets in ood/."""
-    top = {folder.name: folder for folder in folders_in(root)}
-    levels = {level: top.pop(level) for level in LEVELS if level in top and level not in inputs.class_names}
+    levels, top = levels_in(root)
+    for level in [level for level, folder in levels.items() if shown(Path(folder.name)) in inputs.class_names]:
+        top[levels[level].name] = levels.pop(level)
     place = levels.get("test") or (root if top else levels.get("train", root))
     folders = {shown(Path(each.name)): each for each in (top.values() if place == root else folders_in(place))}
     listing = Listing(root, inputs.class_names)
@@ -140,7 +139,7 @@ def of_folder(root: Path, inputs: Inputs) -> tuple[Decoded, dict[str, Decoded]]:
     if not folders:
         like = f"{shown(place)}/{inputs.class_names[0]}/picture.png"
         raise UsageError(f"test = {shown(place)}: has no folders of the run's classes (must look like {like})")
-    loose = sum(os.path.splitext(name)[1].lower() in ENDINGS for name in os.listdir(place))  # noqa: PTH122, PTH208
+    loose = len(pictures_in(place))
     notes = (f"test: pictures right in {shown(place)}/, which have no class, passed over: {loose:,}",) if loose else ()
     known = _load(listing, f"test = {shown(place)}", inputs)
     ood = {}
@@ -188,7 +187,4 @@ def _folder(source: Any, what: str, inputs: Inputs) -> Path:
 def _samples(x: Any, what: str, inputs: Inputs) -> Tensor:
     if len(inputs.shape) == 3:
         return resized(as_pictures(x, what), inputs.look)
-    points = torch.as_tensor(x).float()
-    if points.shape[1:] != inputs.shape or not len(points):
-        raise UsageError(f"{what}: has shape {tuple(points.shape)}: must be (N, {inputs.shape[0]})")
-    return points
+    return checked_samples(x, inputs.shape, what)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from uqgan.data.decode import Encoded, Look, decode
-from uqgan.errors import UsageError
+from uqgan.errors import UsageError, count
 
 BATCH = 1024
 """Rows that are read at once."""
@@ -86,14 +86,14 @@ def _labels(column: Any, names: tuple[str, ...], file: Path) -> Any:
     import pyarrow as pa
 
     if not pa.types.is_integer(column.type) or column.null_count:
-        what = f"{column.null_count} labels are missing" if column.null_count else f"labels are of type {column.type}"
+        missing = f"{count(column.null_count, 'label')} {'is' if column.null_count == 1 else 'are'} missing"
+        what = missing if column.null_count else f"labels are of type {column.type}"
         raise UsageError(f"{file}: {what}: each must be a whole number")
     labels = column.to_numpy(zero_copy_only=False)
     wrong = labels[(labels < 0) | (labels >= (len(names) or np.inf))]
     if len(wrong):
-        rule = (
-            f"must be within 0-{len(names) - 1}, as the file names {len(names)} classes" if names else "must not be < 0"
-        )
+        named = f"as the file names {count(len(names), 'class')}"
+        rule = f"must be within 0-{len(names) - 1}, {named}" if names else "must not be < 0"
         raise UsageError(f"{file}: label = {wrong[0]}: {rule}")
     return labels
 

@@ -79,13 +79,14 @@ def file_names(task: Task, parts: Mapping[str, Decoded], ood: Mapping[str, Decod
     """File of each sample of a task made of these pictures, by part."""
     first = [parts[level] for level in ("test", "val", "train") if level in parts]
     sources = [*first, *ood.values()]
-    names = [name for source in sources for name in source.files]
+    names = [name for source in sources for name in source.sources]
     prints = np.concatenate([fingerprints(source.x) for source in sources])
     if len(names) != len(prints):
         return {}
     rows = {part: rows_of(fingerprints(x), prints) for part, x in samples_of(task).items()}
     found = {part: tuple(names[row] for row in each) for part, each in rows.items()}
-    return found | ({"test": parts["test"].files} if "test" in parts else {})  # equal pictures by their own names
+    given = parts["test"].sources if "test" in parts else ()
+    return found | ({"test": given} if len(given) == len(task.test) else {})  # equal pictures by their own names
 
 
 def rows_of(wanted: Prints, prints: Prints) -> Rows:

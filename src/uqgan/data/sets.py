@@ -13,6 +13,7 @@ from uqgan.data.dataset import Decoded, Say, refuse_broken, silent, without_rows
 from uqgan.data.decode import Look, decode_all
 from uqgan.data.parquet import count_rows, read_labels, read_pictures
 from uqgan.data.sources import REPOSITORIES, files_of, splits_of
+from uqgan.errors import count
 
 
 def load_split(
@@ -23,7 +24,7 @@ def load_split(
     files, look, columns = files_of(name, split, root), repository.look(size, channels), repository.columns
 
     def decode() -> Decoded:
-        say(f"decoding {name}, {split}: {sum(count_rows(files)):,} pictures, once")
+        say(f"decoding {name}, {split}: {count(sum(count_rows(files)), 'picture')}, once")
         return decode_files(files, columns, look)
 
     decoded = cached(f"{name}-{split}", content_of(files, root), look, columns, decode, say)
@@ -65,7 +66,8 @@ def with_new_classes(whole: Decoded, more: Decoded, title: str) -> Decoded:
     """Both splits, the second only with classes that the first lacks: of others it may hold the same pictures again."""
     new = ~torch.isin(more.y, whole.y)
     n = int((~new).sum())
-    said = (f"{n:,} pictures of {title} left out: their classes are in another training split",) if n else ()
+    why = "its class is" if n == 1 else "their classes are"
+    said = (f"{count(n, 'picture')} of {title} left out: {why} in another training split",) if n else ()
     if n == len(new):
         return replace(whole, notes=(*whole.notes, *said))
     return Decoded(

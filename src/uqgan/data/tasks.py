@@ -6,6 +6,7 @@ A task of the paper is made by `paper_task`: its sets are found, decoded, cached
 import difflib
 import os
 import re
+import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,8 @@ from uqgan.data.sets import load_part
 from uqgan.data.sources import REPOSITORIES, data_root, how_to_get, rows_of, splits_of
 from uqgan.data.splits import Task, class_warnings, split_task
 from uqgan.data.toy import toy_task
-from uqgan.errors import UsageError
+from uqgan.errors import UsageError, count
+from uqgan.samples import as_path, brief, check_seed
 
 __all__ = ["TASKS", "Outline", "Task", "is_user_data", "load_task", "parse_classes", "split_task"]
 
@@ -95,12 +97,17 @@ def load_task(
     `__len__` and `__getitem__` → (image, label); `image_size`, `channels` and `skip_broken` are for them. `root` is
     the folder of the paper's data sets, UQGAN_DATA if not given.
     """
+    seed = check_seed(seed)
+    root = None if root is None else as_path(root, "data_root")
+    if channels is not None and channels not in (1, 3):
+        raise UsageError(f"channels = {brief(channels)}: must be 1 or 3")
     if not isinstance(source, str | os.PathLike):
         return user.task_of_pairs(source, seed, image_size, channels, skip_broken, say)
     name = os.fspath(source)
     family, _, ranges = name.partition("+")
     if family in TASKS:
         outline = TASKS[family]
+        refuse_look(name, image_size, channels)
         if ranges and not outline.n_classes:
             raise UsageError(f"task = {name}: a toy has no other classes to choose from (write {family})")
         known = parse_classes(ranges, outline.n_classes) if ranges else list(outline.known)
@@ -109,15 +116,35 @@ def load_task(
             return outline.make(name, title, known, seed)
         return paper_task(name, title, family, known, seed, data_root(root), skip_broken, say)
     path = Path(name)
-    if os.path.isdir(name):  # noqa: PTH112  # unlike Path's, false for names that no disk takes
+    kind = kind_of_place(name)
+    if kind == "folder":
         return user.task_of_folder(path, seed, image_size, channels, skip_broken, say)
-    if path.suffix == ".npz" and os.path.isfile(name):  # noqa: PTH113
+    if kind and path.suffix == ".npz":
         return user.task_of_npz(path, seed, image_size, channels)
+    if kind:
+        raise UsageError(f"task = {name}: is a file: must be a folder of class folders, or a .npz file")
     close = difflib.get_close_matches(family, TASKS, n=1)
     fix = f"did you mean {close[0]}?" if close else f"known: {', '.join(TASKS)}"
     if os.sep in name or path.suffix == ".npz":
         raise UsageError(f"task = {name}: no such folder or .npz file")
     raise UsageError(f"task = {name}: no such task, folder or .npz file ({fix})")
+
+
+def refuse_look(name: str, image_size: object, channels: object) -> None:
+    """Refuse a size or number of channels for a set or task that has its own."""
+    for what, value in (("--image-size", image_size), ("channels", channels)):
+        if value is not None:
+            raise UsageError(f"{what} = {brief(value)}: has no effect on {name}, only on own pictures (leave it out)")
+
+
+def kind_of_place(name: str) -> str:
+    """`folder`, `file`, or nothing where nothing is; what may not be looked at is refused."""
+    try:
+        return "folder" if stat.S_ISDIR(os.stat(name).st_mode) else "file"  # noqa: PTH116  # may be no path at all
+    except PermissionError as error:
+        raise UsageError(f"task = {name}: cannot be read ({(error.strerror or str(error)).lower()})") from None
+    except (OSError, ValueError):
+        return ""
 
 
 def paper_task(
@@ -177,7 +204,7 @@ def _check_classes(family: str, train: Decoded, test: Decoded, known: Sequence[i
     for part, decoded in (("training", train), ("test", test)):
         counts = decoded.y.bincount(minlength=n)
         if len(counts) > n or len(decoded.class_names) != n:
-            raise UsageError(f"{family} in {root}: has {len(decoded.class_names)} classes: must have {n}")
+            raise UsageError(f"{family} in {root}: has {count(len(decoded.class_names), 'class')}: must have {n}")
         empty = [decoded.class_names[k] for k in known if not counts[k]]
         if empty:
             raise UsageError(f"{family} in {root}: no {part} pictures of {', '.join(empty)} (choose other classes)")
@@ -195,13 +222,14 @@ def _set_notes(family: str, train: Decoded, test: Decoded, root: Path) -> list[s
     if not few or "train_ood" not in splits_of(family, "train", root):
         return left_out
     n = sum(counts[k] for k in few)
-    return [f"only {n:,} training pictures of the classes {class_ranges(few)} of {family} are here", *left_out]
+    are = "is" if n == 1 else "are"
+    return [f"only {count(n, 'training picture')} of the classes {class_ranges(few)} of {family} {are} here", *left_out]
 
 
 def _left_out(name: str, *parts: Decoded | None) -> list[str]:
     """Notes on pictures of a set that were left out."""
     n = sum(len(part.left_out) for part in parts if part)
-    broken = [f"{n} broken pictures of {name} left out"] if n else []
+    broken = [f"{count(n, 'broken picture')} of {name} left out"] if n else []
     return [*broken, *(note for part in parts if part for note in part.notes)]
 
 

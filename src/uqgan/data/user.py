@@ -2,9 +2,9 @@
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from uqgan.data.arrays import as_pair, as_pictures, digest_of, numbered, pairs_in, picture_of, resized
+from uqgan.data.arrays import (
+    arrays_in,
+    as_pair,
+    as_pictures,
+    digest_of,
+    labels_of,
+    numbered,
+    pairs_in,
+    picture_of,
+    resized,
+)
 from uqgan.data.cache import content_of
 from uqgan.data.dataset import Dataset, Decoded, Say, refuse_broken, split_indices
 from uqgan.data.decode import GREY, Broken, Look, as_seen
-from uqgan.data.duplicates import duplicates_note, first_copies
-from uqgan.data.folder import SAMPLE, Listing, load_listing, read_layout, shown, usual_look
+from uqgan.data.duplicates import conflict_notes, duplicates_note, first_copies, torn
+from uqgan.data.folder import NAMED, SAMPLE, Listing, load_listing, read_layout, shown, usual_look
 from uqgan.data.seen import file_names
 from uqgan.data.splits import VALIDATION_SHARE, Task, class_warnings, cut_by_class, cut_ood
-from uqgan.errors import UsageError
+from uqgan.errors import UsageError, count
 
 SIZES = (32, 64)
 """Image sizes that the networks take."""
@@ -31,8 +41,6 @@ FEWEST = 5
 """Least pictures per class."""
 MANY = 10_000
 """Pictures from which on large ones are resized to 64 pixels."""
-NAMED = 20
-"""Most broken pictures that are named; more are counted."""
 
 
 def task_of_folder(
@@ -55,12 +63,11 @@ def task_of_folder(
     given = {"train": layout.train, "val": layout.val, "test": layout.test}
     parts = {level: load(level, listing) for level, listing in given.items() if listing}
     ood = {name: load(f"ood-{k}", listing, f"ood/{name}") for k, (name, listing) in enumerate(layout.ood.items())}
-    skipped: Counter[str] = sum((each.other for each in layout.listings), Counter())
-    notes = [f"{n} {ending} files passed over: png, jpg, webp and bmp are read" for ending, n in skipped.items()]
+    notes = list(layout.notes)
     broken = [sentence for part in (*parts.values(), *ood.values()) for sentence in part.left_out]
     notes += [f"broken: {sentence}" for sentence in broken[:NAMED]]
     if broken:
-        notes.append(f"broken: {len(broken):,} pictures in all, left out")
+        notes.append(f"broken: {count(len(broken), 'picture')} in all, left out")
     pictures = {name: part.x for name, part in ood.items()}
     task = user_task(str(place), shown(Path(place.name)), parts, pictures, seed, notes)
     files = file_names(task, parts, ood)
@@ -69,11 +76,7 @@ def task_of_folder(
 
 def task_of_npz(file: Path, seed: int, image_size: int | None, channels: int | None) -> Task:
     """Task of arrays x, y, or x_train, y_train, x_val, y_val, x_test, y_test; OoD sets as ood_NAME."""
-    try:
-        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as saved:
-            arrays = {name: saved[name] for name in saved.files}
-    except Exception as error:  # NumPy's, zipfile's and zlib's errors have no common kind
-        raise UsageError(f"{file}: not a whole .npz file of arrays ({' '.join(str(error).split())})") from None
+    arrays = arrays_in(file)
     ood = {name[4:]: arrays[name] for name in arrays if name.startswith("ood_")}
     given = {level: (arrays[x], arrays[y]) for level, (x, y) in pairs_in(arrays, file).items()}
     return task_of_arrays(str(file.resolve()), file.stem, given, ood, seed, image_size, channels)
@@ -85,11 +88,14 @@ def task_of_pairs(
     """Task of (x, y), or of an object with `__len__` and `__getitem__` → (image, label)."""
     if isinstance(source, tuple) and len(source) == 2 and all(hasattr(each, "__len__") for each in source):
         return task_of_arrays("own-data", "own data", {"train": source}, {}, seed, image_size, channels)
-    if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
+    if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")) or isinstance(source, bytes | Mapping):
         raise UsageError(f"task = {type(source).__name__}: must be a name, a folder, (x, y), or have len() and [index]")
+    if isinstance(source, tuple) and len(source) == 2 and not all(isinstance(each, tuple) for each in source):
+        kinds = ", ".join(type(each).__name__ for each in source)
+        raise UsageError(f"task = ({kinds}): must be (x, y), pictures and their labels")
     if not len(source):
         raise UsageError("task: holds no pictures")
-    say(f"decoding {len(source):,} pictures")
+    say(f"decoding {count(len(source), 'picture')}")
     side, usual_channels = look_of_items(source)
     look = Look(chosen_size(image_size, side, len(source)), channels or usual_channels)
     x = np.empty((len(source), look.channels, look.size, look.size), np.uint8)
@@ -133,7 +139,7 @@ def task_of_arrays(
     pictures = {level: as_pictures(x, f"x of {title}, {level}") for level, (x, _) in given.items()}
     shape = pictures["train"].shape
     look = Look(chosen_size(image_size, min(shape[2:]), shape[0]), channels or shape[1])
-    labels = {level: np.asarray(y) for level, (_, y) in given.items()}
+    labels = {level: labels_of(y, f"y of {title}, {level}") for level, (_, y) in given.items()}
     for level, y in labels.items():
         n = len(pictures[level])
         if y.ndim != 1 or len(y) != n:
@@ -157,7 +163,9 @@ def user_task(
     counts = whole.y.bincount(minlength=len(names)).tolist()
     fewest = names[counts.index(min(counts))]
     if min(counts) < FEWEST:
-        raise UsageError(f"{title}: class {fewest} has {min(counts)} pictures: must have at least {FEWEST}")
+        why = f" ({duplicates[0]})" if duplicates else ""
+        has = f"class {fewest} has {count(min(counts), 'picture')}"
+        raise UsageError(f"{title}: {has}: must have at least {FEWEST}{why}")
     train = Dataset(whole.x, whole.y)
     if "test" in parts:
         test = Dataset(parts["test"].x, parts["test"].y)
@@ -194,20 +202,39 @@ def user_task(
 def without_duplicates(
     parts: Mapping[str, Decoded], ood: Mapping[str, Tensor]
 ) -> tuple[Mapping[str, Decoded], Mapping[str, Tensor], list[str]]:
-    """The first of equal pictures, in the order test/, val/, training, ood/, and a note on those left out."""
+    """The first of equal pictures, in the order test/, val/, training, ood/, and notes on those left out.
+
+    A picture that is in several classes is left out altogether: which label is right is not known.
+    """
     levels = [level for level in ("test", "val", "train") if level in parts]
     sets = [*(parts[level].x for level in levels), *ood.values()]
     n_test = len(parts["test"].x) if "test" in parts else 0
     first = first_copies(sets)
+    y = torch.cat([parts[level].y for level in levels])
+    in_conflict = torch.zeros(len(first), dtype=torch.bool)
+    in_conflict[: len(y)] = torn(first[: len(y)], y)
     duplicate = first != torch.arange(len(first))
     duplicate[:n_test] = False
-    note = duplicates_note(int(duplicate[first < n_test].sum()), int(duplicate[first >= n_test].sum()))
-    if not note:
+    duplicate &= ~in_conflict
+    notes = conflict_notes(first, in_conflict, partial(name_of, [(level, parts[level]) for level in levels]))
+    notes += duplicates_note(int(duplicate[first < n_test].sum()), int(duplicate[first >= n_test].sum()))
+    if not notes:
         return parts, ood, []
-    kept = (~duplicate).split([len(x) for x in sets])  # type: ignore[no-untyped-call]
-    left = {k: replace(parts[k], x=parts[k].x[keep], y=parts[k].y[keep]) for k, keep in zip(levels, kept, strict=False)}
+    kept = (~(duplicate | in_conflict)).split([len(x) for x in sets])  # type: ignore[no-untyped-call]
+    left = {
+        k: replace(parts[k], x=parts[k].x[keep], y=parts[k].y[keep], sources=())
+        for k, keep in zip(levels, kept, strict=False)
+    }
     foreign = {key: x[keep] for (key, x), keep in zip(ood.items(), kept[len(levels) :], strict=True) if keep.any()}
-    return left, foreign, note
+    return left, foreign, notes
+
+
+def name_of(parts: Sequence[tuple[str, Decoded]], number: int) -> str:
+    """Where a sample, counted through all parts, comes from: its file, or its row and its class."""
+    level, part = parts[0]
+    if number >= len(part.y):
+        return name_of(parts[1:], number - len(part.y))
+    return part.sources[number] if part.sources else f"row {number} of {level} ({part.class_names[part.y[number]]})"
 
 
 def choices(task: Task) -> list[str]:
@@ -215,16 +242,19 @@ def choices(task: Task) -> list[str]:
     channels, size, _ = task.shape
     sizes = {key: len(getattr(task, key)) for key in ("train", "validation", "calibration", "test")}
     foreign = ", ".join(f"{key} {len(x):,}" for key, x in task.ood.items()) or "none (put pictures in ood/NAME/)"
+    aside = {key: len(x) + len(task.ood_validation[key]) for key, x in task.outliers.items()}
+    rest = ", ".join(f"{key} {n:,}" for key, n in aside.items() if n)
     return [
         f"{task.n_classes} classes: {', '.join(task.class_names[:8])}{', …' if task.n_classes > 8 else ''}",
         f"seen as {size} × {size} pixels (--image-size 32 or 64), {'grey' if channels == 1 else 'RGB'}",
         "split: " + ", ".join(f"{key} {n:,}" for key, n in sizes.items()),
         f"OoD sets to test against: {foreign}",
+        *([f"OoD pictures set aside for studies and oracles, not tested with: {rest}"] if rest else []),
     ]
 
 
 def chosen_size(requested: int | None, side: int, n: int) -> int:
     """Image size as requested, or 64 for many large pictures: few don't carry the larger networks that this needs."""
-    if requested is not None and requested not in SIZES:
+    if requested is not None and (not isinstance(requested, int) or requested not in SIZES):
         raise UsageError(f"--image-size = {requested}: must be one of {', '.join(map(str, SIZES))}")
     return requested or (64 if side >= 48 and n >= MANY else 32)
