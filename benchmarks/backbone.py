@@ -81,7 +81,7 @@ def measure(task: Any, name: str, method: str, norm: str, seed: int, device: str
     """Train one run; its scores."""
     torch.manual_seed(seed)
     net = NETWORKS[name](task.n_classes, norm)
-    run = uqgan.fit(method, task, seed, classifier=net, device=device, **SETTINGS[name])
+    run = uqgan.fit(method, task, seed, classifier=net, device=device, quiet=True, **SETTINGS[name])
     found = run.evaluate(resamples=0)["scores"]
     return {
         "seed": seed,

@@ -23,7 +23,7 @@ from uqgan.report import Chapter, render
 from uqgan.run import Run
 from uqgan.tiles import tile
 
-QUICK: dict[str, Any] = {"epochs": 1, "batch_size": 16}
+QUICK: dict[str, Any] = {"epochs": 1, "batch_size": 16, "quiet": True}
 CLASSES = ("bird", "cat", "dog")
 
 
@@ -103,7 +103,7 @@ def test_overwriting_a_run_removes_what_it_saw(place: Path) -> None:
 def test_damaged_fingerprints_are_one_sentence(place: Path) -> None:
     (place / "run" / "seen.npz").write_bytes(b"text")
     with pytest.raises(UsageError, match=r"seen\.npz: damaged \(train the run again\)"):
-        loaded(place)
+        loaded(place).evaluate()
 
 
 # Its own data as they are now
@@ -468,29 +468,39 @@ def test_of_many_classes_the_worst_are_shown() -> None:
     assert class_lines({}) == []
 
 
-def test_rates_of_decisions_stand_beside_the_papers_columns(
-    place: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from types import SimpleNamespace
-
-    def decide(_: Run, prediction: Any) -> Any:
-        n = len(prediction.probs)
-        return SimpleNamespace(
-            flagged=torch.ones(n, dtype=torch.bool), words=("unknown",) * n, sets=prediction.probs > 2
-        )
-
-    plain = loaded(place).evaluate(resamples=0)
-    monkeypatch.setattr(Run, "decide", decide, raising=False)
+def test_rates_of_decisions_stand_beside_the_papers_columns(place: Path, cli: Cli) -> None:
+    run = loaded(place)
+    refused = run.evaluate(resamples=0)
+    assert "decisions" not in refused
+    assert "calibration" in refused["no_decisions"]
+    status, out, _ = cli("evaluate", place / "run")
+    assert (status, f"no decisions: {refused['no_decisions']}"[:60] in out) == (0, True)
+    run.calibrate(false_alarm=0.5, coverage=0.5)
+    outputs = run.outputs()
     found = loaded(place).evaluate(resamples=0)
-    assert found["scores"] == plain["scores"]
-    assert found["decisions"]["known"]["flagged"] == found["decisions"]["sets"]["sea"]["unknown"] == 1
-    assert found["decisions"]["known"]["coverage"] == 0
+    assert found["scores"] == refused["scores"]
+    made, other = run.decide(outputs.test), run.decide(outputs.ood["sea"])
+    assert found["decisions"]["known"]["flagged"] == pytest.approx(made.flagged.double().mean())
+    assert found["decisions"]["sets"]["sea"]["set_size"] == pytest.approx(other.sets.sum(1).double().mean())
     status, out, _ = cli("evaluate", place / "run")
-    assert (status, "decisions" in out, "flagged" in out) == (0, True, True)
+    assert (status, "decisions" in out, "no decisions" in out, "flagged" in out) == (0, True, False, True)
 
-    def refuse(*_: Any) -> Any:
-        raise UsageError("calibration: has 3 pictures: needs 19")
 
-    monkeypatch.setattr(Run, "decide", refuse, raising=False)
-    status, out, _ = cli("evaluate", place / "run")
-    assert (status, "no decisions: calibration: has 3 pictures" in out) == (0, True)
+def test_a_run_decides_elsewhere_by_its_own_calibration(place: Path) -> None:
+    write_folder(place / "new", ("cat",), n=3)
+    run = loaded(place)
+    run.calibrate(false_alarm=0.5, coverage=0.5)
+    expected = run.evaluate(test=place / "new", resamples=0)["decisions"]
+    for kept in (True, False):
+        if not kept:
+            (place / "run" / "calibration.npz").unlink()
+        assert loaded(place).evaluate(test=place / "new", resamples=0)["decisions"] == expected
+    shutil.rmtree(place / "photos")
+    assert "is not there any more" in loaded(place).evaluate(test=place / "new", resamples=0)["no_decisions"]
+
+
+def test_a_class_called_like_a_level_is_tested_as_a_class(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).integers(0, 256, (30, 32, 32), dtype=np.uint8)
+    run = uqgan.fit("max-softmax", load_task((x, ["test", "train"] * 15)), device="cpu", **QUICK)
+    write_folder(tmp_path / "new", ("test", "train"), n=2)
+    assert [row["n"] for row in run.evaluate(test=tmp_path / "new", resamples=0)["scores"]["per_class"]] == [2, 2]

@@ -1,6 +1,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -8,7 +9,9 @@ import torch
 import uqgan
 from uqgan.config import load_config
 from uqgan.errors import RunFailed, UsageError
+from uqgan.evaluation import evaluate
 from uqgan.files import write_bytes, write_json
+from uqgan.report import Chapter, write_report
 
 QUICK = load_config("moons", overrides={"uqgan": {"iterations": 2, "batch_size": 8, "validate_every": 1}})
 
@@ -35,7 +38,7 @@ def test_a_run_holds_what_is_needed_and_nothing_pickled(run: Path) -> None:
     assert about["versions"]["torch"] == torch.__version__.partition("+")[0] or "+" in about["versions"]["torch"]
 
 
-@pytest.mark.parametrize("name", ["config.yaml", "weights.safetensors", "log.jsonl", "about.json"])
+@pytest.mark.parametrize("name", ["config.yaml", "weights.safetensors", "about.json"])
 def test_a_run_with_a_missing_file_is_refused_with_its_name(run: Path, name: str) -> None:
     (run / name).unlink()
     with pytest.raises(UsageError, match=f"not a whole run, {name} is missing"):
@@ -58,7 +61,6 @@ def test_a_run_with_damaged_weights_is_refused(run: Path) -> None:
         ("config.yaml", "[1"),
         ("config.yaml", "3\n"),
         ("about.json", "{"),
-        ("log.jsonl", '{"half'),
     ],
 )
 def test_a_run_with_a_damaged_file_is_refused_with_its_name(run: Path, name: str, text: str) -> None:
@@ -67,12 +69,40 @@ def test_a_run_with_a_damaged_file_is_refused_with_its_name(run: Path, name: str
         uqgan.load(run)
 
 
-def test_weights_of_other_networks_are_refused(run: Path) -> None:
+@pytest.mark.parametrize("damage", ['{"half', "[1, 2]\n", '{"loss": 1}\n', None])
+def test_a_run_whose_log_is_damaged_or_gone_is_read_without_it(run: Path, damage: str | None, tmp_path: Path) -> None:
+    whole, log = uqgan.load(run), run / "log.jsonl"
+    assert whole.record.notes == ()
+    log.unlink() if damage is None else log.write_text(damage)
+    loaded = uqgan.load(run)
+    assert loaded.record.log == []
+    (note,) = loaded.record.notes
+    assert note.endswith("the run is read without its log, so it has no curves")
+    outputs = loaded.outputs()
+    assert outputs.test.probs.equal(whole.outputs().test.probs)
+    write_report([Chapter(loaded.record, loaded.task, outputs, evaluate(outputs, 0))], tmp_path / "page.html")
+
+
+@pytest.mark.parametrize(
+    ("was", "now"), [("noise: 128", "noise: 64"), ("- '1'", "- '1'\n- '2'"), ("- 2\n", "- 1\n- 8\n- 8\n")]
+)
+def test_weights_that_do_not_fit_a_changed_config_are_refused_with_the_reason(run: Path, was: str, now: str) -> None:
+    text = (run / "config.yaml").read_text()
+    assert was in text
+    (run / "config.yaml").write_text(text.replace(was, now))
+    with pytest.raises(
+        UsageError, match=r"config\.yaml was changed after training \(put it back, or train it again\)$"
+    ):
+        uqgan.load(run)
+
+
+def test_weights_of_another_versions_networks_are_refused_with_both_versions(run: Path) -> None:
     text = (run / "config.yaml").read_text().replace("noise: 128", "noise: 64")
     (run / "config.yaml").write_text(text)
-    with pytest.raises(
-        UsageError, match=r"does not fit the networks of config\.yaml; it was written by uqgan 0.* \(train it again\)"
-    ):
+    about = json.loads((run / "about.json").read_text())
+    write_json(run / "about.json", about | {"versions": about["versions"] | {"uqgan": "0.0.9"}})
+    fix = rf"it was written by uqgan 0\.0\.9, this is {uqgan.__version__} \(train it again\)"
+    with pytest.raises(UsageError, match=rf"does not fit the networks of config\.yaml; {fix}"):
         uqgan.load(run)
 
 
@@ -123,7 +153,7 @@ def test_a_run_decides_without_its_data_as_it_did_after_training(
 ) -> None:
     x = uqgan.load_task("moons").test.x[:200]
     trained = uqgan.fit("uqgan", "moons", config=QUICK)
-    monkeypatch.setattr("uqgan.run.load_task", no_data)
+    monkeypatch.setattr("uqgan.elsewhere.load_task", no_data)
     loaded = uqgan.load(run)
     assert loaded.decide(x).words == trained.decide(x).words
     assert torch.equal(loaded.decide(x).p_value, trained.decide(x).p_value)
@@ -163,7 +193,7 @@ def test_an_older_run_without_calibration_makes_it_from_its_task_and_keeps_it(
     assert loaded.calibration.temperature == made.temperature
     assert not (run / "calibration.npz").exists(), "reading changes no folder"
     loaded.calibrate()
-    monkeypatch.setattr("uqgan.run.load_task", no_data)
+    monkeypatch.setattr("uqgan.elsewhere.load_task", no_data)
     assert torch.equal(uqgan.load(run).calibration.y, made.y)
 
 
@@ -295,6 +325,22 @@ def test_keywords_are_the_recipes_settings_or_whole_sections() -> None:
         uqgan.fit("uqgam", "moons")
     with pytest.raises(UsageError, match="iterations: give settings as keywords or as a Config, not both"):
         uqgan.fit("uqgan", "moons", config=QUICK, iterations=3)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"method": "uqgam"}, "method = uqgam: no such method"),
+        ({"seed": -1}, "seed = -1: must be"),
+        ({"device": "tpu"}, "device = tpu: must be"),
+    ],
+)
+def test_method_seed_and_device_are_checked_before_the_data_are_loaded(
+    wrong: dict[str, Any], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("uqgan.api.load_task", lambda *_, **__: pytest.fail("the data were loaded"))
+    with pytest.raises(UsageError, match=sentence):
+        uqgan.fit(**{"method": "uqgan", "task": "moons"} | wrong)
 
 
 def test_devices_that_are_not_there_are_refused() -> None:

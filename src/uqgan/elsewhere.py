@@ -12,7 +12,7 @@ from uqgan.data.seen import as_trained
 from uqgan.data.splits import Task
 from uqgan.data.tasks import is_user_data, load_task
 from uqgan.errors import UsageError
-from uqgan.runs import Record, check_same_data
+from uqgan.runs import Plan, Record
 
 Facts = dict[str, Any]
 """What was tested on, as it stands beside the scores: `test`, `ood`, `notes`."""
@@ -49,6 +49,17 @@ def own_task(record: Record, data_root: str | Path | None = None) -> tuple[Task,
         if record.seen.agrees(task) and plan.digest == digest:
             return task, None
     return task, {"test": plan.task, "ood": dict.fromkeys(task.ood, plan.task), "notes": notes}
+
+
+def check_same_data(plan: Plan, task: Task) -> None:
+    """Refuse data that changed since the run was trained: scores on other data would mean nothing."""
+    if (task.class_names, task.shape) != (plan.class_names, plan.shape):
+        raise UsageError(f"task = {plan.task}: its classes or shape are not those of the run (train it again)")
+    if plan.digest and task.digest != plan.digest:
+        raise UsageError(
+            f"task = {plan.task}: its pictures changed since the run was trained, which does not say which ones it saw "
+            "(train it again, or test it on others: --test FOLDER)"
+        )
 
 
 def elsewhere(

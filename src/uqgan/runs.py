@@ -20,9 +20,8 @@ from torch import nn
 
 from uqgan import __version__
 from uqgan.checkpoint import RESUME
-from uqgan.config import Config, parse
+from uqgan.config import Config, check_networks, parse
 from uqgan.data.seen import Seen
-from uqgan.data.tasks import Task
 from uqgan.decisions import Calibration
 from uqgan.errors import UsageError
 from uqgan.files import sha256, write_bytes, write_json, write_text
@@ -124,6 +123,8 @@ class Record:
     """Calibration scores as training made them; None where the run was read from its folder."""
     folder: Path | None = None
     """Where the run is kept, if it is."""
+    notes: tuple[str, ...] = ()
+    """What a person should know about it."""
     met: Seen | None = None
     """What training saw; None where the run was read from its folder."""
 
@@ -164,24 +165,25 @@ class Record:
         if not (folder / ABOUT).exists() and (folder / RESUME).exists():
             raise UsageError(f"run = {folder}: its training has not finished (uqgan train … --resume)")
         about = _parsed(folder, ABOUT, _about)
-        log = _parsed(folder, LOG, lambda lines: [dict(json.loads(line)) for line in lines.splitlines()])
+        log, notes = _log(folder)
         data = _read(folder, WEIGHTS)
         if sha256(folder / WEIGHTS) != about.get("weights_sha256"):
             raise UsageError(f"{folder / WEIGHTS}: damaged, its sha256 is not the one in {ABOUT} (train it again)")
         plan.check_classifier(classifier, folder)
-        predictor = plan.assemble(classifier)
         try:
+            check_networks(plan.config, plan.shape)
+            predictor = plan.assemble(classifier)
             predictor.load_state_dict(load_tensors(data))
         except Exception as error:
             if classifier is not None:
                 name, rule = type(classifier).__qualname__, f"build {plan.custom_classifier} as it was for training"
                 raise UsageError(f"classifier = {name}: does not take the weights in {folder} ({rule})") from None
             written = about["versions"].get("uqgan", "an unknown version")
-            raise UsageError(
-                f"{folder / WEIGHTS}: does not fit the networks of {CONFIG}; it was written by uqgan {written}, "
-                f"this is {__version__} (train it again)"
-            ) from error
-        return Record(plan, predictor, log, about, folder=folder)
+            why = f"it was written by uqgan {written}, this is {__version__} (train it again)"
+            if written == __version__:
+                why = f"{CONFIG} was changed after training (put it back, or train it again)"
+            raise UsageError(f"{folder / WEIGHTS}: does not fit the networks of {CONFIG}; {why}") from error
+        return Record(plan, predictor, log, about, folder=folder, notes=notes)
 
 
 def run_titles(plans: Sequence[Plan]) -> list[str]:
@@ -232,17 +234,6 @@ def claim_folder(folder: Path, plan: Plan, resume: bool, overwrite: bool) -> Non
         raise UsageError(f"{folder}: holds a run with other settings ({difference(old, plan)}); choose another folder")
 
 
-def check_same_data(plan: Plan, task: Task) -> None:
-    """Refuse data that changed since the run was trained: scores on other data would mean nothing."""
-    if (task.class_names, task.shape) != (plan.class_names, plan.shape):
-        raise UsageError(f"task = {plan.task}: its classes or shape are not those of the run (train it again)")
-    if plan.digest and task.digest != plan.digest:
-        raise UsageError(
-            f"task = {plan.task}: its pictures changed since the run was trained, which does not say which ones it saw "
-            "(train it again, or test it on others: --test FOLDER)"
-        )
-
-
 def difference(old: Plan, new: Plan) -> str:
     """First difference of two plans, as text."""
 
@@ -271,9 +262,23 @@ def write_scores(folder: Path, record: Record, found: Mapping[str, Any], name: s
 
 def _about(data: bytes) -> dict[str, Any]:
     about = dict(json.loads(data))
+    if not isinstance(about.get("versions"), dict):
+        raise ValueError("versions")
     if missing := {"finished", "stopped", "device", "seconds", "versions", "command"} - set(about):
         raise ValueError(missing)
     return about
+
+
+def _log(folder: Path) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+    """Rows of a run's log, or none and why: nothing but its curves needs them."""
+    try:
+        rows = [dict(json.loads(line)) for line in (folder / LOG).read_bytes().splitlines()]
+        if any(not isinstance(row.get("stage"), str) or not isinstance(row.get("step"), int) for row in rows):
+            raise ValueError("rows without a place")
+        return rows, ()
+    except (OSError, ValueError, TypeError) as error:
+        why = (error.strerror or str(error)).lower() if isinstance(error, OSError) else "damaged"
+        return [], (f"{folder / LOG}: {why}; the run is read without its log, so it has no curves",)
 
 
 def _parsed(folder: Path, name: str, parser: Callable[[bytes], Any]) -> Any:

@@ -193,6 +193,24 @@ UNITS: dict[Reading, tuple[str, str]] = {
 OWN_FOREIGNNESS: tuple[Reading, ...] = (read_one_vs_all,)
 """Readings whose foreignness is a score of its own; elsewhere it repeats the epistemic uncertainty."""
 
+RETURNS: dict[Reading, tuple[str, str]] = {
+    read_one_vs_all: ("entropy of p̂", "Eq. 4"),
+    read_entropy: ("entropy of p̂", "entropy of p̂"),
+    read_mutual_information: ("mean entropy", "mutual information"),
+    read_dirichlet: ("entropy of p̂", "entropy of p̂"),
+    read_max_softmax: ("1 - max p̂", "1 - max p̂"),
+}
+"""What each reading gives as the aleatoric and as the epistemic uncertainty."""
+
+
+def returned(reading: Reading) -> tuple[str, str]:
+    """Both uncertainties of a reading in words, with their units."""
+    aleatoric, epistemic = (
+        what if what == unit else f"{what} ({unit})"
+        for what, unit in zip(RETURNS[reading], UNITS[reading], strict=True)
+    )
+    return aleatoric, epistemic
+
 
 def _spread(drawn: Tensor) -> Scores | None:
     return drawn.std(0).sum(1) if len(drawn) > 1 else None

@@ -47,6 +47,13 @@ class Elsewhere:
         return run.on(self.test, sets) if self.given else run
 
 
+def noted(run: "Run", voice: Voice) -> "Run":
+    """The run, with what a person should know about it said."""
+    for note in run.record.notes:
+        voice.say(note)
+    return run
+
+
 def tell(found: dict[str, Any], voice: Voice) -> None:
     """Say what was left out, or has changed, of what the scores are of."""
     for note in found["test_set"]["notes"] if "test_set" in found else ():
@@ -107,7 +114,7 @@ def evaluate(
     check_output(output)
     if validation and elsewhere.given:
         raise UsageError("--validation: scores samples of the run's own data (leave it out, or --test and --ood)")
-    loaded = elsewhere.of(api.load(run, device, data_root))
+    loaded = elsewhere.of(noted(api.load(run, device, data_root), voice))
     with voice.busy(f"testing {run}"):
         outputs = loaded.outputs(validation)
         found = loaded.evaluate(outputs=outputs)

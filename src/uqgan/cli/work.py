@@ -8,16 +8,18 @@ from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
 from uqgan.cli.app import Voice, Whole, app
-from uqgan.cli.elsewhere import Elsewhere, tell
+from uqgan.cli.elsewhere import Elsewhere, noted, tell
 from uqgan.cli.scores import show_scores
-from uqgan.config import Config, load_config
+from uqgan.config import Config, is_run, load_config, read_yaml
 from uqgan.errors import UsageError
 
 if TYPE_CHECKING:
     from uqgan.data.tasks import Task
     from uqgan.run import Run
 
-Overrides = Annotated[Config | None, Parameter(name="*", group=Group("Settings (a task may have defaults of its own)"))]
+Overrides = Annotated[
+    Config | None, Parameter(name="*", group=Group("Settings (a task may have others: uqgan train TASK --help)"))
+]
 
 
 @Parameter(name="*")
@@ -82,12 +84,19 @@ def train(
         Stop after so long and keep the best classifier so far; --resume goes on.
     """
     from uqgan import api
+    from uqgan.acceleration import choose_device
     from uqgan.data.tasks import is_user_data
+    from uqgan.samples import check_seed
 
     overrides = settings.model_dump(exclude_unset=True) if settings else None
+    # What is wrong in these is said before the data are loaded.
     api.check_sections(method, overrides or {})
+    check_seed(seed)
+    choose_device(device)
+    if config and is_run(read_yaml(config)):
+        voice.say(f"--config = {config}: that of a run; its settings are taken, not its task, method and seed")
     if not is_user_data(task):
-        load_config(task, config, overrides)  # what is wrong there is said before the data are loaded
+        load_config(task, config, overrides)
     data = api.load_task(task, 0, pictures.data_root, pictures.image_size, None, pictures.skip_broken, voice.say)
     chosen = api.settings_of(data, config, overrides)
     folder = place.output or usual_folder(task, data, method, seed)
@@ -151,7 +160,7 @@ def report(
 
     chapters = []
     for folder in runs:
-        run = elsewhere.of(api.load(folder, device, data_root))
+        run = elsewhere.of(noted(api.load(folder, device, data_root), voice))
         with voice.busy(f"testing {folder}"):
             outputs = run.outputs()
             chapters.append(Chapter(run.record, run.task, outputs, run.evaluate(outputs=outputs), run.decide))

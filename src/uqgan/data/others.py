@@ -126,8 +126,10 @@ def foreign_pictures(name: str, source: Any, inputs: Inputs) -> Decoded:
 def of_folder(root: Path, inputs: Inputs) -> tuple[Decoded, dict[str, Decoded]]:
     """Pictures of known classes under ROOT/test/ if there is one, else ROOT itself, else ROOT/train/; sets in ood/."""
     levels, top = levels_in(root)
-    for level in [level for level, folder in levels.items() if shown(Path(folder.name)) in inputs.class_names]:
-        top[levels[level].name] = levels.pop(level)
+    classes = {level: folder for level, folder in levels.items() if shown(Path(folder.name)) in inputs.class_names}
+    for level, folder in classes.items():  # a class may be called like a level
+        top[folder.name] = folder
+        del levels[level]
     place = levels.get("test") or (root if top else levels.get("train", root))
     folders = {shown(Path(each.name)): each for each in (top.values() if place == root else folders_in(place))}
     listing = Listing(root, inputs.class_names)
