@@ -153,7 +153,7 @@ def test_a_run_decides_without_its_data_as_it_did_after_training(
 ) -> None:
     x = uqgan.load_task("moons").test.x[:200]
     trained = uqgan.fit("uqgan", "moons", config=QUICK)
-    monkeypatch.setattr("uqgan.run.load_task", no_data)
+    monkeypatch.setattr("uqgan.elsewhere.load_task", no_data)
     loaded = uqgan.load(run)
     assert loaded.decide(x).words == trained.decide(x).words
     assert torch.equal(loaded.decide(x).p_value, trained.decide(x).p_value)
@@ -193,7 +193,7 @@ def test_an_older_run_without_calibration_makes_it_from_its_task_and_keeps_it(
     assert loaded.calibration.temperature == made.temperature
     assert not (run / "calibration.npz").exists(), "reading changes no folder"
     loaded.calibrate()
-    monkeypatch.setattr("uqgan.run.load_task", no_data)
+    monkeypatch.setattr("uqgan.elsewhere.load_task", no_data)
     assert torch.equal(uqgan.load(run).calibration.y, made.y)
 
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from uqgan.acceleration import choose_device
 from uqgan.config import Config, Settings, check_networks, load_config, settings_for_pictures, suggest
+from uqgan.data.seen import Seen
 from uqgan.data.tasks import Task, is_user_data, load_task
 from uqgan.environment import circumstances
 from uqgan.errors import UsageError
@@ -107,7 +108,8 @@ def train(plan: Plan, task: Task, device: torch.device, log: Log, classifier: nn
     finally:
         log.close()
     about = circumstances(device, time.monotonic() - start, log.stopped, log.seconds, log.reused)
-    return Record(plan, predictor, log.rows, about, calibrate(predictor, task, plan.seed), log.folder)
+    seen = Seen.of(task) if len(task.shape) == 3 else None
+    return Record(plan, predictor, log.rows, about, calibrate(predictor, task, plan.seed), log.folder, met=seen)
 
 
 def checked_plan(method: str, task: Task, seed: int, config: Config, classifier: nn.Module | None) -> Plan:

@@ -6,7 +6,6 @@ from typing import Any
 from rich.console import Console
 
 from uqgan import api
-from uqgan.evaluation import evaluate
 from uqgan.report import Chapter, write_report
 from uqgan.runs import finished, holds_run
 
@@ -25,7 +24,7 @@ def run_demo(folder: Path, console: Console) -> Path:
         console.print(f"[{step}/{len(RUNS)}] {method} on {task}", markup=False)
         run = finish(folder / name, method, task, settings, console)
         outputs = run.outputs()
-        chapters.append(Chapter(run.record, run.task, outputs, evaluate(outputs), run.decide))
+        chapters.append(Chapter(run.record, run.task, outputs, run.evaluate(outputs=outputs), run.decide))
     page = folder / "report.html"
     write_report(chapters, page, "uqgan demo")
     return page

@@ -1,6 +1,7 @@
 """Metrics of a trained method on a task, per OoD set and for all of them together."""
 
 import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from uqgan import metrics
 from uqgan.data.tasks import Task
-from uqgan.decisions import Calibration
+from uqgan.decisions import WORDS, Calibration, Decisions
 from uqgan.files import read_arrays, write_arrays
 from uqgan.methods import Predictor
 from uqgan.temperature import fit_temperature
@@ -72,13 +73,14 @@ def calibrate(predictor: Predictor, task: Task, seed: int) -> Calibration:
     return Calibration(known.y.cpu(), scored, fit_temperature(checked.probs, task.validation.y.cpu()))
 
 
-def evaluate(outputs: Outputs, resamples: int = 1000) -> dict[str, Any]:
+def evaluate(outputs: Outputs, resamples: int = 1000, class_names: Sequence[str] = ()) -> dict[str, Any]:
     """Metrics as fractions, and their bootstrap intervals in the same structure (none if resamples = 0).
 
-    `sets` ranks by the epistemic uncertainty (Eq. 4, as in the paper), `foreignness` by 1 - Σ_y C̃(i|x,y).
+    `sets` ranks by the epistemic uncertainty (Eq. 4, as in the paper), `foreignness` by 1 - Σ_y C̃(i|x,y). With names
+    of the classes the scores have a row for each of them, and the confusion matrix.
     """
     return {
-        "scores": scores(outputs),
+        "scores": scores(outputs) | (classes(outputs, class_names) if class_names else {}),
         "intervals": intervals(outputs, resamples) if resamples else {},
         "raw_sha256": raw_digest(outputs),
     }
@@ -104,6 +106,40 @@ def scores(outputs: Outputs) -> dict[str, Any]:
         "foreignness": {
             name: metrics.ood_scores(*ranking(outputs, "foreignness", name)) for name in set_names(outputs)
         },
+    }
+
+
+def classes(outputs: Outputs, class_names: Sequence[str]) -> dict[str, Any]:
+    """Accuracy (recall) per class, None without samples, and how often each class (row) is called which (column)."""
+    confusion = metrics.confusion(outputs.test.labels, outputs.y, len(class_names))
+    counts, right = confusion.sum(1).tolist(), confusion.diagonal().tolist()
+    return {
+        "per_class": [
+            {"class": name, "accuracy": hits / n if n else None, "n": n}
+            for name, hits, n in zip(class_names, right, counts, strict=True)
+        ],
+        "confusion": confusion.tolist(),
+    }
+
+
+def rates(outputs: Outputs, decide: Callable[[Prediction], Decisions]) -> dict[str, Any]:
+    """What decisions come to: the share that is flagged, the share of each word, and the prediction sets.
+
+    `known` also has the coverage: the share of test samples whose set holds their class. Sets are taken as they are,
+    which may be empty.
+    """
+
+    def row(prediction: Prediction, found: Decisions) -> dict[str, Any]:
+        n = len(prediction.probs)
+        words = {word: sum(each == word for each in found.words) / n for word in WORDS}
+        size = float(found.sets.sum(1).double().mean())
+        return {"n": n, "flagged": float(found.flagged.double().mean()), **words, "set_size": size}
+
+    known = decide(outputs.test)
+    covered = known.sets[torch.arange(len(outputs.y)), outputs.y]
+    return {
+        "known": row(outputs.test, known) | {"coverage": float(covered.double().mean())},
+        "sets": {name: row(prediction, decide(prediction)) for name, prediction in outputs.ood.items()},
     }
 
 

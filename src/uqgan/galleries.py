@@ -67,10 +67,12 @@ def thumbnail(task: Task, outputs: Outputs, made: Made, place: Place) -> dict[st
     """What `gallery.html.jinja` shows of a picture."""
     ood, k = place
     x, found = (task.test.x, outputs.test) if ood is None else (task.ood[ood], outputs.ood[ood])
+    files = task.files.get("test" if ood is None else f"ood/{ood}", ())
     ranked = found.probs[k].argsort(descending=True, stable=True).tolist()
     names = [c for c in ranked if made[ood].shown[k, c]] if made else ranked[:1]
     return {
         "source": data_uri(png(x[k : k + 1])),
+        "file": files[k] if len(files) == len(x) else "",
         "names": [task.class_names[c] for c in names],
         "probability": float(found.probs[k, ranked[0]]),
         "truth": task.class_names[outputs.y[k]] if ood is None else None,

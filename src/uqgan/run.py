@@ -1,6 +1,7 @@
 """A trained method, as `fit` and `load` return it. It composes the modules below and holds no maths."""
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ from torch import Tensor
 
 from uqgan.config import suggest
 from uqgan.data.inputs import as_samples
-from uqgan.data.tasks import Task, is_user_data, load_task
+from uqgan.data.tasks import Task
 from uqgan.decisions import Calibration, Decisions, Drift, Rule, check_rule, decide, drift
+from uqgan.elsewhere import Facts, elsewhere, own_task
 from uqgan.errors import UsageError
-from uqgan.evaluation import Outputs, calibrate, evaluate, predict_task
-from uqgan.runs import CALIBRATION, DECISIONS, RAW_SCORES, Record, check_same_data, write_scores
+from uqgan.evaluation import Outputs, calibrate, evaluate, predict_task, rates
+from uqgan.runs import CALIBRATION, DECISIONS, RAW_SCORES, Record, write_scores
 from uqgan.samples import as_path, brief, check_seed, checked_samples, whole
 from uqgan.uncertainty import OWN_FOREIGNNESS, Prediction
 
@@ -33,6 +35,10 @@ class Run:
         self.record = record
         self._task, self._data_root = task, data_root
         self._rule: Rule | None = None
+        self._home = self
+        """The run on its own data, where this one is tested on others."""
+        self._test_set: Facts | None = None
+        """What it is tested on, where that is not its own test set."""
 
     def __repr__(self) -> str:
         plan = self.record.plan
@@ -44,13 +50,21 @@ class Run:
 
     @property
     def task(self) -> Task:
-        """Task it was trained on, loaded again by name if needed."""
+        """Task it was trained on, loaded again by name if needed; of data that changed, as they are now."""
         if self._task is None:
-            plan = self.record.plan
-            size, channels = (plan.shape[-1], plan.shape[0]) if is_user_data(plan.task) else (None, None)
-            self._task = load_task(plan.task, 0, self._data_root, size, channels, skip_broken=True)
-            check_same_data(plan, self._task)
+            self._task, self._test_set = own_task(self.record, self._data_root)
         return self._task
+
+    def on(self, test: Any = None, ood: Mapping[str, Any] | None = None) -> "Run":
+        """The same run, to be tested on other pictures: `run.on("new-photos/").evaluate()`.
+
+        `test` is a folder of class folders, or (x, y) with names or numbers of the run's classes; its own test set if
+        not given. `ood` has a folder or an array per name. The data of the training are not needed for `test`.
+        Pictures that training, validation or calibration saw are left out.
+        """
+        other = copy(self)
+        other._task, other._test_set = elsewhere(self.record, lambda: self.task, test, ood)
+        return other
 
     def predict(self, x: Samples, seed: int | None = 0, member: int | None = None) -> Prediction:
         """Classes and uncertainties of images (uint8, or floats in [0, 1]), points, files, or Pillow images.
@@ -71,22 +85,47 @@ class Run:
 
     def outputs(self, validation: bool = False) -> Outputs:
         """Predictions for all test samples of its task, or for those of validation."""
+        if validation and not len(self.task.validation):
+            raise UsageError("validation: no samples of it are there (the run's own data have them)")
         return predict_task(self.record.predictor, self.task, self.record.plan.seed, validation)
 
     def evaluate(
-        self, resamples: int = 1000, validation: bool = False, outputs: Outputs | None = None
+        self,
+        resamples: int = 1000,
+        validation: bool = False,
+        outputs: Outputs | None = None,
+        test: Any = None,
+        ood: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """The paper's columns, per OoD set and together, with 95 % intervals.
+        """The paper's columns, per OoD set and together, with 95 % intervals; accuracy per class and confusion matrix.
 
         To choose settings, take `validation`: samples that neither training nor the test sets hold. `outputs` are
-        predictions made before.
+        predictions made before. `test` and `ood` are other pictures, as for `on`.
         """
-        return evaluate(outputs or self.outputs(validation), resamples) | {"missing": self.task.missing}
+        if test is not None or ood:
+            return self.on(test, ood).evaluate(resamples, validation, outputs)
+        outputs = outputs or self.outputs(validation)
+        found = evaluate(outputs, resamples, self.class_names) | {"missing": self.task.missing}
+        if self._test_set:
+            found["test_set"] = self._test_set
+        return found | self._decisions(outputs)
+
+    def _decisions(self, outputs: Outputs) -> dict[str, Any]:
+        """Rates of the decisions at the run's thresholds, beside the paper's columns, or why there are none."""
+        try:
+            return {"decisions": rates(outputs, self.decide)}
+        except UsageError as error:  # thresholds need calibration samples; the paper's columns do not
+            return {"no_decisions": str(error)}
 
     @cached_property
     def calibration(self) -> Calibration:
         """Scores of its calibration samples; a run of an older version makes them from its task."""
-        return self.record.calibration or calibrate(self.record.predictor, self.task, self.record.plan.seed)
+        if self.record.calibration:
+            return self.record.calibration
+        task = self._home.task
+        if not len(task.validation):
+            raise UsageError(f"run: has no {CALIBRATION}, and its own data lack the samples for it (train it again)")
+        return calibrate(self.record.predictor, task, self.record.plan.seed)
 
     @property
     def own_foreignness(self) -> bool:

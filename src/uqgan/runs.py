@@ -1,4 +1,4 @@
-"""A run's folder: config.yaml, weights.safetensors, log.jsonl, calibration.npz, about.json.
+"""A run's folder: config.yaml, weights.safetensors, log.jsonl, seen.npz, calibration.npz, about.json.
 
 Once evaluated it has its scores in two files, once calibrated by hand decisions.json.
 """
@@ -21,7 +21,7 @@ from torch import nn
 from uqgan import __version__
 from uqgan.checkpoint import RESUME
 from uqgan.config import Config, check_networks, parse
-from uqgan.data.tasks import Task
+from uqgan.data.seen import Seen
 from uqgan.decisions import Calibration
 from uqgan.errors import UsageError
 from uqgan.files import sha256, write_bytes, write_json, write_text
@@ -29,7 +29,7 @@ from uqgan.log import LOG
 from uqgan.methods import METHODS, Predictor
 
 CONFIG, WEIGHTS, ABOUT, SCORES = "config.yaml", "weights.safetensors", "about.json", "scores.json"
-RAW_SCORES = "raw_scores.npz"
+RAW_SCORES, SEEN = "raw_scores.npz", "seen.npz"
 CALIBRATION, DECISIONS = "calibration.npz", "decisions.json"
 
 
@@ -125,12 +125,20 @@ class Record:
     """Where the run is kept, if it is."""
     notes: tuple[str, ...] = ()
     """What a person should know about it."""
+    met: Seen | None = None
+    """What training saw; None where the run was read from its folder."""
 
     @cached_property
     def calibration(self) -> Calibration | None:
         """Calibration scores, read when they are asked for; None in a run of an older version, which has none."""
         file = self.folder and self.folder / CALIBRATION
         return Calibration.read(file) if self.made is None and file and file.exists() else self.made
+
+    @cached_property
+    def seen(self) -> Seen | None:
+        """Which pictures it has seen, read when asked for; None for points, and in a run of an older version."""
+        file = self.folder and self.folder / SEEN
+        return Seen.read(file) if self.met is None and file and file.exists() else self.met
 
     def write(self, folder: Path) -> None:
         """The folder of this run; about.json comes last, so a folder that has it is whole."""
@@ -139,6 +147,8 @@ class Record:
         weights = {key: tensor.cpu().clone(memory_format=torch.contiguous_format) for key, tensor in state.items()}
         write_bytes(folder / WEIGHTS, save_tensors(weights))
         write_text(folder / LOG, "".join(json.dumps(row) + "\n" for row in self.log))
+        if self.seen:
+            self.seen.write(folder / SEEN)
         if self.calibration:
             self.calibration.write(folder / CALIBRATION)
         write_json(folder / ABOUT, self.about | {"weights_sha256": sha256(folder / WEIGHTS)})
@@ -202,7 +212,7 @@ def remove_run(folder: Path) -> None:
     if not holds_run(folder):
         return
     Plan.read(folder)
-    for name in (ABOUT, SCORES, RAW_SCORES, CALIBRATION, DECISIONS, WEIGHTS, LOG, CONFIG):
+    for name in (ABOUT, SCORES, RAW_SCORES, CALIBRATION, DECISIONS, SEEN, WEIGHTS, LOG, CONFIG):
         (folder / name).unlink(missing_ok=True)
     for name in (RESUME, "tensorboard"):
         shutil.rmtree(folder / name, ignore_errors=True)
@@ -224,14 +234,6 @@ def claim_folder(folder: Path, plan: Plan, resume: bool, overwrite: bool) -> Non
         raise UsageError(f"{folder}: holds a run with other settings ({difference(old, plan)}); choose another folder")
 
 
-def check_same_data(plan: Plan, task: Task) -> None:
-    """Refuse data that changed since the run was trained: scores on other data would mean nothing."""
-    if (task.class_names, task.shape) != (plan.class_names, plan.shape):
-        raise UsageError(f"task = {plan.task}: its classes or shape are not those of the run (train it again)")
-    if plan.digest and task.digest != plan.digest:
-        raise UsageError(f"task = {plan.task}: its pictures changed since the run was trained (train it again)")
-
-
 def difference(old: Plan, new: Plan) -> str:
     """First difference of two plans, as text."""
 
@@ -250,12 +252,12 @@ def difference(old: Plan, new: Plan) -> str:
     return f"{key} was {before.get(key)}, is {after[key]}"
 
 
-def write_scores(folder: Path, record: Record, found: Mapping[str, Any]) -> None:
-    """Write scores.json: the scores with all that they depend on."""
+def write_scores(folder: Path, record: Record, found: Mapping[str, Any], name: str = SCORES) -> None:
+    """Write scores.json, or a file of another name: the scores with all that they depend on."""
     plan, about = record.plan, record.about
     keys = ("versions", "commit", "command", "device", "seconds", "stage_seconds", "reused")
     facts = {"settings": plan.config.model_dump()} | {key: about.get(key) for key in keys}
-    write_json(folder / SCORES, {"task": plan.task, "method": plan.method, "seed": plan.seed, **found, **facts})
+    write_json(folder / name, {"task": plan.task, "method": plan.method, "seed": plan.seed, **found, **facts})
 
 
 def _about(data: bytes) -> dict[str, Any]:

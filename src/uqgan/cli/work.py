@@ -1,4 +1,4 @@
-"""Commands that train, test, and show: train, evaluate, report, generate, demo."""
+"""Commands that train and show: train, report, generate, demo."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
-from uqgan.cli.app import Json, Voice, Whole, app, print_json
+from uqgan.cli.app import Voice, Whole, app
+from uqgan.cli.elsewhere import Elsewhere, noted, tell
 from uqgan.cli.scores import show_scores
 from uqgan.config import Config, is_run, load_config, read_yaml
-from uqgan.errors import RunFailed, UsageError
+from uqgan.errors import UsageError
 
 if TYPE_CHECKING:
     from uqgan.data.tasks import Task
@@ -131,51 +132,6 @@ def finish(run: "Run", folder: Path, untested: bool, voice: Voice) -> None:
 
 
 @app.command
-def evaluate(
-    run: Path,
-    /,
-    *,
-    device: str = "auto",
-    data_root: Path | None = None,
-    validation: bool = False,
-    as_json: Json = False,
-    voice: Voice = Voice(),
-) -> None:
-    """Test a run: the paper's columns for each OoD set, with 95 % intervals; kept in its folder.
-
-    Parameters
-    ----------
-    run
-        Folder of a run.
-    device
-        auto, cpu, cuda or mps.
-    data_root
-        Folder of the paper's data sets; UQGAN_DATA if not given.
-    validation
-        Score validation samples instead, known and OoD, to choose settings by; nothing is kept.
-    as_json
-        Print JSON.
-    """
-    from uqgan import api
-    from uqgan.run import save_scores
-
-    loaded = noted(api.load(run, device, data_root), voice)
-    with voice.busy(f"testing {run}"):
-        outputs = loaded.outputs(validation)
-        found = loaded.evaluate(outputs=outputs)
-    if as_json:
-        print_json(found)
-    else:
-        show_scores(found)
-    if validation:
-        return
-    try:
-        save_scores(run, loaded, found, outputs)
-    except RunFailed as error:
-        voice.say(f"{error}; the scores are shown only")
-
-
-@app.command
 def report(
     runs: list[Path],
     /,
@@ -183,6 +139,7 @@ def report(
     output: Annotated[Path, Parameter(("--output", "-o"))] = Path("report.html"),
     device: str = "auto",
     data_root: Path | None = None,
+    elsewhere: Elsewhere = Elsewhere(),
     voice: Voice = Voice(),
 ) -> None:
     """Write one HTML page about runs: scores, maps, curves, galleries.
@@ -199,15 +156,15 @@ def report(
         Folder of the paper's data sets; UQGAN_DATA if not given.
     """
     from uqgan import api
-    from uqgan.evaluation import evaluate as scores_of
     from uqgan.report import Chapter, write_report
 
     chapters = []
     for folder in runs:
-        run = noted(api.load(folder, device, data_root), voice)
+        run = elsewhere.of(noted(api.load(folder, device, data_root), voice))
         with voice.busy(f"testing {folder}"):
             outputs = run.outputs()
-            chapters.append(Chapter(run.record, run.task, outputs, scores_of(outputs), run.decide))
+            chapters.append(Chapter(run.record, run.task, outputs, run.evaluate(outputs=outputs), run.decide))
+        tell(chapters[-1].found, voice)
     with voice.busy("drawing"):
         write_report(chapters, output)
     voice.say(f"wrote {output}")
@@ -275,13 +232,6 @@ def demo(
 
     page = run_demo(output, voice.console())
     voice.say(f"open {page} in a browser")
-
-
-def noted(run: "Run", voice: Voice) -> "Run":
-    """The run, with what a person should know about it said."""
-    for note in run.record.notes:
-        voice.say(note)
-    return run
 
 
 def describe_data(task: "Task", config: Config, voice: Voice) -> None:
