@@ -11,7 +11,7 @@ demo: $(READY)
 	$(BIN)/uqgan demo --output demo
 
 test: $(DEV)
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --dist worksteal
 
 check: lint test
 
@@ -26,6 +26,7 @@ docs: $(DEV)
 
 results: $(DEV)
 	$(BIN)/python docs/make_results.py
+	$(BIN)/python docs/make_methods.py
 
 bench: $(DEV)
 	$(BIN)/python benchmarks/core.py

@@ -80,7 +80,7 @@ def work(job: Job) -> tuple[Job, dict[str, Any], Outputs]:
     folder = job.runs / job.task / job.method / f"seed-{job.seed}" if job.runs else None
     resume = folder is not None and (folder / "config.yaml").exists()
     run = uqgan.fit(
-        job.method, job.task, seed=job.seed, folder=folder, resume=resume, device=job.device, **job.settings
+        job.method, job.task, seed=job.seed, folder=folder, resume=resume, device=job.device, quiet=True, **job.settings
     )
     outputs = run.outputs(validation=job.validation)
     found = evaluate(outputs, resamples=0 if job.validation else 1000) | {"missing": sorted(run.task.missing)}

@@ -125,7 +125,7 @@ def work(job: tuple[str, int, str]) -> tuple[str, int, dict[str, float], dict[st
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     case, seed, device = job
     task, settings, measure, _ = CASES[case]
-    run = uqgan.fit("uqgan", task, seed=seed, device=device, **settings)
+    run = uqgan.fit("uqgan", task, seed=seed, device=device, quiet=True, **settings)
     facts = run.record.about | {"settings": run.record.plan.config.model_dump()["uqgan"]}
     return case, seed, measure(run), facts
 

@@ -1,4 +1,4 @@
-"""Write docs/results.md and the tables of README.md from the files under results/: `make results`."""
+"""Write docs/results.md, docs/toys.md and the tables of README.md from the files under results/: `make results`."""
 
 import json
 import re
@@ -31,10 +31,16 @@ command and commit; a test fails when this page is not what they give. Percent, 
 seeds. "Ours" is this program, "paper" the printed value (`results/paper.json`). S/F: success against failure. OoD sets
 are ranked by Eq. 4; FPR95 takes the known classes as positive. A record without a commit of its own has that of its
 first appearance. [Every look at a test set](test-set-looks.md) is logged."""
-TOYS = """## Toys
+TOYS = """# Toys
 
+Made by `make results` from `results/toys/`, as [Results](results.md) is.
 `python benchmarks/toys.py`, method `uqgan`, one value per seed ({seeds}). "Far" is further than 4 standard deviations
 from every mode. The regulariser closes the shield around the classes: see `gaussians-overlap` with and without it."""
+COSTS = """## Cost of the methods
+
+A whole training with the task's settings (the autoencoder's too, all members') and {samples} predictions: seconds, and
+times those of `max-softmax`; on a CPU processor time of one thread. How they are timed stands in the script.
+{conditions}"""
 SPEED = """## Speed
 
 `python benchmarks/iteration.py TASK --method METHOD`: one iteration (5 critic, 1 generator and 5 classifier steps,
@@ -181,7 +187,7 @@ def comparison(task: str) -> list[str]:
 
 
 def toys() -> str:
-    """One table for the cases that share their figures."""
+    """The page of the toys: one table for the cases that share their figures."""
     cases = {path.stem: read(path) for path in sorted((RESULTS / "toys").glob("*.json"), key=lambda path: path.stem)}
     groups: dict[tuple[str, ...], list[str]] = {}
     for case, record in cases.items():
@@ -198,7 +204,7 @@ def toys() -> str:
         ]
         facts = [f"{cases[key]['device']}, {short(cases[key]['commit'])}" for key in members]
         parts.append(table(["", *(f"`{key}`" for key in members)], [["device, commit", *facts], *rows]))
-    return "\n\n".join(parts)
+    return "\n\n".join(parts) + "\n"
 
 
 def speed() -> str:
@@ -213,19 +219,7 @@ def speed() -> str:
         facts = [how, row["precision"], row["device"], ms, theirs, row["start_up_seconds"], row["peak_memory_mb"]]
         facts += [short(row["commit"]), row["versions"]["torch"]]
         rows.append([name(row["task"]), f"`{row['method']}`", *("–" if fact is None else str(fact) for fact in facts)])
-    header = [
-        "shape",
-        "method",
-        "how",
-        "precision",
-        "device",
-        "ms",
-        "authors' ms",
-        "start-up, s",
-        "MB",
-        "commit",
-        "torch",
-    ]
+    header = ["shape", "method", "how", "precision", "device", "ms", "authors' ms", "start-up, s", "MB"]
     whole = [
         f"- `{row['command']}`: {row['seconds']} s ("
         + ", ".join(f"{stage} {seconds}" for stage, seconds in row["stage_seconds"].items())
@@ -233,11 +227,27 @@ def speed() -> str:
         for row in read(RESULTS / "speed" / "whole.json")
     ]
     words = "Whole runs as processes, with nothing decoded or compiled before (`python benchmarks/whole.py`):"
-    return "\n\n".join([SPEED, table(header, rows, 5), words, "\n".join(whole)])
+    return "\n\n".join([SPEED, table([*header, "commit", "torch"], rows, 5), words, "\n".join(whole)])
+
+
+def costs() -> str:
+    """One row per method, with columns for each task and device."""
+    rows, keys = read(RESULTS / "speed" / "costs.json"), ("training_seconds", "training_ratio", "prediction_seconds")
+    header, lines = ["method"], {row["method"]: [f"`{row['method']}`"] for row in rows}
+    for task, device in dict.fromkeys((row["task"], row["device"]) for row in rows):
+        header += [f"{name(task)}, {device.split()[0]}: training, s", "times", "prediction, s", "times"]
+        found = {row["method"]: row for row in rows if (row["task"], row["device"]) == (task, device)}
+        for method, line in lines.items():
+            line += [f"{found[method][key]:g}" if method in found else "–" for key in (*keys, "prediction_ratio")]
+    known = [(row["command"], row["device"], row["precision"], row["versions"]["torch"]) for row in rows]
+    facts = [(*each, short(row["commit"])) for each, row in zip(known, rows, strict=True)]
+    conditions = "; ".join(f"`{command}`: {', '.join(rest)}" for command, *rest in dict.fromkeys(facts)) + "."
+    samples = " or ".join(dict.fromkeys(f"{row['samples']:,}" for row in rows))
+    return f"{COSTS.format(samples=samples, conditions=conditions)}\n\n{table(header, list(lines.values()))}"
 
 
 def page() -> str:
-    return "\n\n".join([INTRODUCTION, *map(setting, tasks()), toys(), speed()]) + "\n"
+    return "\n\n".join([INTRODUCTION, *map(setting, tasks()), costs(), speed()]) + "\n"
 
 
 def beside_paper(task: str, sets: list[str]) -> list[list[str]]:
@@ -280,6 +290,7 @@ def readme(text: str) -> str:
 
 def main() -> None:
     (ROOT / "docs" / "results.md").write_text(page())
+    (ROOT / "docs" / "toys.md").write_text(toys())
     (ROOT / "README.md").write_text(readme((ROOT / "README.md").read_text()))
 
 

@@ -1,16 +1,20 @@
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import IO
 
 import pytest
+import yaml
 from PIL import Image
 
 from pictures import untrained_run
 from uqgan import __version__
 from uqgan.cli import main
+from uqgan.config import Config, load_config
 from uqgan.errors import RunFailed
 
 QUICK = ["--uqgan.iterations", "2", "--uqgan.batch-size", "8", "--uqgan.validate-every", "1", "-q"]
@@ -67,6 +71,45 @@ def test_a_mistake_is_one_sentence_on_stderr_with_status_2(
     assert err.count("\n") == 1
     assert "Traceback" not in out + err
     assert list(tmp_path.iterdir()) == [], "nothing may be left behind"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--method", "uqgam"], "method = uqgam: no such method; did you mean uqgan?"),
+        (["--seed", "-1"], "seed = -1: must be within 0 to 2147483647"),
+        (["--device", "tpu"], "device = tpu: must be auto, cpu, cuda or mps"),
+        (["--config", "none.yaml"], "--config = none.yaml: no such file"),
+    ],
+)
+@pytest.mark.parametrize("task", ["moons", "."])
+def test_mistakes_are_found_before_the_data_are_loaded(
+    words: list[str], sentence: str, task: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("uqgan.api.load_task", lambda *_, **__: pytest.fail("the data were loaded"))
+    assert uqgan(monkeypatch, "train", task, *words) == 2
+    assert sentence in capfd.readouterr().err
+
+
+def test_a_runs_own_config_gives_its_settings_and_that_is_said(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    own, there = trained / "config.yaml", tmp_path / "run"
+    words = ["train", "gaussians", "--seed", "3", "--config", str(own), "--untested", "-o", str(there)]
+    assert uqgan(monkeypatch, *words) == 0
+    sentence = f"--config = {own}: that of a run; its settings are taken, not its task, method and seed\n"
+    assert capfd.readouterr().err.startswith(sentence)
+    plan, before = (yaml.safe_load((folder / "config.yaml").read_text()) for folder in (there, trained))
+    assert (plan["task"], plan["seed"], plan["settings"]) == ("gaussians", 3, before["settings"])
+
+
+def test_a_damaged_log_is_told_and_the_run_is_evaluated(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
+    (run / "log.jsonl").write_text('{"half')
+    assert uqgan(monkeypatch, "evaluate", str(run)) == 0
+    assert f"{run / 'log.jsonl'}: damaged; the run is read without its log" in capfd.readouterr().err
 
 
 def test_training_prints_scores_and_saves_them(trained: Path) -> None:
@@ -243,6 +286,28 @@ def test_help_does_not_import_torch_and_is_quick() -> None:
     done = subprocess.run([sys.executable, "-c", HELP], capture_output=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr.decode()
     assert b"\x1b[" not in done.stdout
+
+
+def test_help_about_training_a_task_shows_the_settings_that_it_gets(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    pages = {}
+    for words in (["train"], ["train", "cifar10+0-2"]):
+        assert uqgan(monkeypatch, *words, "--help") == 0
+        pages[words[-1]] = " ".join(capfd.readouterr().out.split())
+    for name, page in pages.items():
+        config = load_config(name) if name != "train" else Config()
+        assert page.startswith("Usage: uqgan train [OPTIONS] TASK")
+        for option, default in (
+            ("--uqgan.iterations", config.uqgan.iterations),
+            ("--one-vs-all.epochs", config.one_vs_all.epochs),
+            ("--oracle.epochs", config.oracle.epochs),
+            ("--classifier", config.classifier),
+        ):
+            assert re.search(rf"{option} (?:(?!--).)*\[default: {default}\]", page), (name, option)
+    assert "Settings (those of cifar10+0-2)" in pages["cifar10+0-2"]
+    assert Config().uqgan.iterations == 10_000, "the class keeps its defaults"
 
 
 def test_every_command_says_what_it_does(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:

@@ -37,7 +37,8 @@ def small_task(name: str) -> Task:
     ood = {key: x[:50] for key, x in task.ood.items()}
     outliers = {key: x[:50] for key, x in task.outliers.items()}
     train, validation, test = task.train[few], task.validation[few[:40]], task.test[few[:60]]
-    return replace(task, train=train, validation=validation, test=test, ood=ood, outliers=outliers)
+    known = task.calibration[few[:40]]
+    return replace(task, train=train, validation=validation, calibration=known, test=test, ood=ood, outliers=outliers)
 
 
 @pytest.fixture(scope="module", params=[(m, t) for m in METHODS for t in QUICK], ids="-".join)
@@ -257,6 +258,21 @@ def test_methods_with_a_shield_make_examples_and_others_say_that_they_do_not(run
     assert torch.equal(made, run.generate(run.class_names[1], n=3, seed=5))
     with pytest.raises(uqgan.errors.UsageError, match="class = 99: must be one of"):
         run.generate(99)
+
+
+def test_it_decides_by_what_it_says_of_the_calibration_samples(run: Run) -> None:
+    known, x = run.task.calibration, run.task.test.x[:7]
+    assert same(run.calibration.prediction, run.predict(known.x, run.record.plan.seed))
+    assert torch.equal(run.calibration.y, known.y)
+    found = run.decide(x, seed=3)
+    assert found.words == run.decide(run.predict(x, seed=3)).words
+    assert set(found.words) <= {"accept", "ambiguous", "unknown"}
+    assert found.p_value.shape == found.flagged.shape == (7,)
+    assert found.sets.shape == found.shown.shape == (7, run.task.n_classes)
+    one_vs_all = method_of(run).reading.__name__ == "read_one_vs_all"
+    assert bool(found.why) != one_vs_all
+    repeats = torch.equal(run.predict(x, seed=3).foreignness, run.predict(x, seed=3).epistemic)
+    assert repeats != one_vs_all, "methods without a foreignness of their own repeat another score"
 
 
 def test_every_readable_setting_is_kept_in_the_plan(run: Run) -> None:

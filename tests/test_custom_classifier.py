@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import uqgan
 from uqgan.cli import main
 from uqgan.config import Config, load_config
+from uqgan.data.dataset import CHUNK
 from uqgan.data.tasks import Task
 from uqgan.errors import UsageError
 from uqgan.health import PER_CLASS
@@ -199,20 +200,24 @@ def test_a_method_that_draws_passes_refuses_one_without_dropout(net: nn.Module, 
         uqgan.fit("uqgan-mc", moons, classifier=net)
 
 
+# Once trained, what it says of validation samples (for the temperature) and of the 10,000 calibration samples is kept.
+AFTERWARDS = [("eval", 40), *[("eval", CHUNK)] * 5]
+
+
 @pytest.mark.parametrize("norm", [nn.BatchNorm1d(2), nn.Identity()])
 def test_real_and_generated_samples_pass_it_together(norm: nn.Module, moons: Task) -> None:
     run = uqgan.fit("uqgan", moons, classifier=Watched(norm), config=QUICK)
     seen = run.record.predictor.members[0].classifier.net.seen
     # Generator, two classifier steps, validation, health.
     an_iteration = [("eval", 16), *[("train", 32)] * 2, ("eval", 40), ("eval", 2 * PER_CLASS)]
-    assert seen[1:] == an_iteration * 3
+    assert seen[1:] == an_iteration * 3 + AFTERWARDS
 
 
 def test_the_supervised_loop_trains_and_validates_in_the_right_mode(moons: Task) -> None:
     run = uqgan.fit("one-vs-all", moons, classifier=Watched(nn.BatchNorm1d(2)), config=QUICK)
     seen = run.record.predictor.members[0].classifier.net.seen
     epoch = [("train", 64)] * 3 + [("eval", 1), ("eval", 40)]  # a single sample has no batch statistics
-    assert seen[1:] == epoch * 2
+    assert seen[1:] == epoch * 2 + AFTERWARDS
 
 
 def test_weights_that_were_frozen_stay_frozen(moons: Task) -> None:

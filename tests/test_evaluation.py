@@ -7,10 +7,11 @@ from typing import Any
 import joblib
 import pytest
 import torch
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import confusion_matrix, recall_score, roc_auc_score
 
 from uqgan import evaluation, metrics
-from uqgan.evaluation import Outputs, evaluate, ranking, set_names
+from uqgan.decisions import Decisions
+from uqgan.evaluation import Outputs, evaluate, ranking, rates, set_names
 from uqgan.ranking import Resampling
 from uqgan.uncertainty import Prediction
 
@@ -107,3 +108,49 @@ def test_the_digest_tells_other_answers_apart() -> None:
     other = replace(found, ood={"near": found.ood["near"], "far": prediction(50, 0.9)})
     digests = [evaluate(each, 0)["raw_sha256"] for each in (found, found, other)]
     assert digests[0] == digests[1] != digests[2]
+
+
+def test_accuracy_per_class_and_confusion_are_those_of_scikit_learn() -> None:
+    found = outputs()
+    labels = found.test.probs.argmax(1)
+    scores = evaluate(found, 0, ("a", "b", "c"))["scores"]
+    assert scores["confusion"] == confusion_matrix(found.y, labels, labels=[0, 1, 2]).tolist()
+    assert [row["class"] for row in scores["per_class"]] == ["a", "b", "c"]
+    assert [row["n"] for row in scores["per_class"]] == found.y.bincount().tolist()
+    recall = recall_score(found.y, labels, labels=[0, 1, 2], average=None)
+    assert [row["accuracy"] for row in scores["per_class"]] == pytest.approx(recall.tolist())
+    total = sum(row["n"] * row["accuracy"] for row in scores["per_class"])
+    assert total / 80 == pytest.approx(scores["accuracy"])
+
+
+def test_a_class_without_samples_has_no_accuracy() -> None:
+    found = outputs()
+    scores = evaluate(replace(found, y=found.y.clamp(max=1)), 0, ("a", "b", "c"))["scores"]
+    assert scores["per_class"][2] == {"class": "c", "accuracy": None, "n": 0}
+    assert scores["confusion"][2] == [0, 0, 0]
+
+
+def test_without_names_of_classes_the_scores_are_the_papers_alone() -> None:
+    assert set(evaluate(outputs(), 0)["scores"]) == {"accuracy", "auroc_sf", "ece", "sets", "foreignness"}
+
+
+def thumb(prediction: Prediction) -> Decisions:
+    """Decisions as a rule of thumb would make them."""
+    flagged, sets = prediction.epistemic > 0.5, prediction.probs > 0.3
+    pairs = zip(flagged, sets.sum(1), strict=True)
+    words = tuple("unknown" if strange else "accept" if n == 1 else "ambiguous" for strange, n in pairs)
+    return Decisions(1 - prediction.epistemic, flagged, words, sets, sets, "")
+
+
+def test_rates_are_shares_of_what_was_decided_per_set() -> None:
+    found = outputs()
+    rated = rates(found, thumb)
+    assert list(rated["sets"]) == ["near", "far"]
+    for row, prediction in ((rated["known"], found.test), *((rated["sets"][k], x) for k, x in found.ood.items())):
+        assert row["n"] == len(prediction.probs)
+        assert row["flagged"] == row["unknown"] == pytest.approx((prediction.epistemic > 0.5).double().mean())
+        assert row["accept"] + row["ambiguous"] + row["unknown"] == pytest.approx(1)
+        assert row["set_size"] == pytest.approx((prediction.probs > 0.3).double().sum(1).mean())
+    hits = [bool(found.test.probs[k, y] > 0.3) for k, y in enumerate(found.y)]
+    assert rated["known"]["coverage"] == pytest.approx(sum(hits) / 80)
+    assert 0 < rated["known"]["flagged"] < rated["sets"]["far"]["flagged"]

@@ -1,5 +1,7 @@
 """The page: whole, alone, honest about its numbers, and deaf to what names contain."""
 
+import io
+import re
 from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
@@ -9,17 +11,23 @@ from typing import Any
 import pytest
 import torch
 from markupsafe import escape
+from rich.console import Console
 
-from uqgan import curves, plots
+from uqgan import curves, demo, plots
 from uqgan.config import load_config
 from uqgan.data.tasks import Task, load_task
+from uqgan.decisions import WORDS, Decisions
 from uqgan.environment import circumstances
+from uqgan.errors import UsageError
 from uqgan.evaluation import evaluate, predict_task, ranking
+from uqgan.galleries import SHOWN, galleries, shares
 from uqgan.health import warnings
 from uqgan.methods import METHODS
 from uqgan.metrics import paired_bootstrap
 from uqgan.report import Chapter, clearly_best, heat_maps, percent, render, write_report
+from uqgan.run import Run
 from uqgan.runs import Plan, Record
+from uqgan.uncertainty import Prediction
 
 VOID = {"meta", "img", "br", "link", "input", "hr"}
 ODD = ("$\\frac{", "猫")
@@ -34,7 +42,10 @@ HEALTH |= {"spread.0": 2.0, "spread.1": 0.04, "out_of_class.0": 1.0, "out_of_cla
 
 
 class Page(HTMLParser):
-    """Tags, addresses, table rows and words of a page; fails where a tag is not closed by its own kind."""
+    """Tags, addresses, table rows and words of a page; fails where a tag is not closed by its own kind.
+
+    `texts` are the words in pieces, each with whether it is explained where it stands: by the title of an abbreviation.
+    """
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -45,6 +56,8 @@ class Page(HTMLParser):
         self.rows: list[list[str]] = []
         self.missing_alt = 0
         self.words = ""
+        self.texts: list[tuple[str, bool]] = []
+        self.explained: list[bool] = []
         self.feed(html)
         self.close()
         assert self.open == []
@@ -53,6 +66,7 @@ class Page(HTMLParser):
         self.tags.append(tag)
         if tag not in VOID:
             self.open.append(tag)
+            self.explained.append(tag == "abbr" and bool(dict(attrs).get("title")))
         self.addresses += [value or "" for key, value in attrs if key in ("src", "href", "srcset", "action")]
         self.missing_alt += tag == "img" and not dict(attrs).get("alt")
         if tag == "tr":
@@ -64,12 +78,15 @@ class Page(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
+        self.explained.pop()
 
     def handle_data(self, data: str) -> None:
         self.words += data
+        if "body" in self.open:
+            self.texts.append((data, any(self.explained)))
         if self.open and self.open[-1] in ("td", "th", "b") and self.rows and "table" in self.open:
             self.rows[-1][-1] += data
-        if self.open and self.open[-1] in ("h2", "h3"):
+        if {"h2", "h3"} & set(self.open):
             self.headings[-1] += data
 
 
@@ -89,6 +106,14 @@ def chapter(method: str, task: Task, seed: int = 0, resamples: int = 50, **secti
     return Chapter(record, task, outputs, evaluate(outputs, resamples))
 
 
+def decide(found: Prediction) -> Decisions:
+    """The words in turn, and the number of the sample as its p-value; the two most probable classes are plausible."""
+    n = len(found.probs)
+    sets = torch.zeros_like(found.probs, dtype=torch.bool).scatter(1, found.probs.topk(2).indices, True)
+    words = tuple(WORDS[k % 3] for k in range(n))
+    return Decisions(torch.arange(n) / 1000, torch.zeros(n) > 0, words, sets, sets, "why <so>")
+
+
 @pytest.fixture
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     """No figures, for tests of words: drawing takes most of the time."""
@@ -104,7 +129,7 @@ def chapters() -> list[Chapter]:
     plane, digits = replace(small("gaussians-overlap"), class_names=ODD), small("digits")
     return [
         chapter("uqgan", plane),
-        chapter("uqgan", digits),
+        replace(chapter("uqgan", digits), decisions=decide),
         chapter("uqgan", plane, uqgan={"lambda_reg": 0}, one_vs_all={"epochs": 7}),
         chapter("one-vs-all", digits),
     ]
@@ -138,12 +163,13 @@ def test_every_link_leads_to_a_place_on_the_page(html: str, page: Page) -> None:
 
 
 def test_a_planar_and_an_image_run_get_all_their_sections(html: str, page: Page) -> None:
-    plane, _, digits, one_vs_all = html.split('<section class="run"')[1:]
-    for caption in ("Epistemic:", "Aleatoric:", "Aleatoric × (1", "Foreignness:", "Density", "Error of p̂"):
-        assert f"<figcaption>{caption}" in plane
-    for name in ("Generated out-of-class", "Accepted", "Ambiguous", "Foreign", "false alarms", "missed"):
+    planes, pictures, plane, second, digits, one_vs_all = re.split(r'<section (?:class="run" )?id="', html)[1:-1]
+    for caption in ("Epistemic:", "Aleatoric:", "Aleatoric × (1", "Foreignness", "Density", "Error of p̂"):
+        assert all(re.search(f"<figcaption>(<abbr[^>]*>)?{re.escape(caption)}", part) for part in (planes, second))
+    for name in ("Accept", "Ambiguous", "Unknown", "(false alarms)", "(missed)"):
+        assert name in pictures
+    for name in ("Generated <abbr", "What the autoencoder keeps"):
         assert name in digits
-    for name in ("Generated out-of-class", "What the autoencoder keeps", "Is the shield whole?"):
         assert name not in one_vs_all
     for section in (plane, digits):
         for name in ("Reliability", "Stage autoencoder", "Stage uqgan", "Settings, versions, command", "lambda_real"):
@@ -152,7 +178,7 @@ def test_a_planar_and_an_image_run_get_all_their_sections(html: str, page: Page)
 
 
 def test_runs_of_a_task_stand_together_and_are_named_by_what_differs_and_matters(page: Page) -> None:
-    assert [name for name in page.headings if ":" in name and "Failures" not in name and "0-4" not in name] == [
+    assert [name for name in page.headings if ":" in name and "0-4" not in name] == [
         "gaussians-overlap: uqgan, lambda_reg = 32",
         "gaussians-overlap: uqgan, lambda_reg = 0",
         "digits: uqgan",
@@ -306,3 +332,96 @@ def test_reconstructions_stand_below_their_pictures_with_the_validation_loss() -
     unlogged = replace(one, record=replace(one.record, log=[]))
     assert "Validation loss" not in render([unlogged], "no log")
     assert "What the autoencoder keeps" not in render([chapter("uqgan", small("moons"), resamples=0)], "points")
+
+
+@pytest.mark.parametrize("task", ["moons", "digits"])
+@pytest.mark.parametrize("decisions", [decide, None])
+@pytest.mark.usefixtures("plain")
+def test_the_page_begins_with_a_picture_and_tables_follow(task: str, decisions: Any) -> None:
+    tags = Page(render([replace(chapter("uqgan", small(task), resamples=0), decisions=decisions)], "order")).tags
+    assert tags.index("img") < tags.index("table")
+    assert tags[: tags.index("img")].count("p") < 6
+
+
+@pytest.mark.usefixtures("plain")
+def test_every_term_is_explained_where_it_stands_first() -> None:
+    log = [row | HEALTH if row["stage"] == "uqgan" else row for row in LOG]
+    terms = ["aleatoric", "epistemic", "Eq. 4", "foreignness", "shield", "out-of-class", "out-of-distribution"]
+    terms += ["AUROC", "S/F", "FPR95", "ECE", "AUPR-In", "AUPR-Out"]
+    for task in ("gaussians-overlap", "digits"):
+        one = chapter("uqgan", small(task), resamples=0)
+        for decisions in (decide, None):
+            shown = replace(one, record=replace(one.record, log=log), decisions=decisions)
+            texts = Page(render([shown], "terms")).texts
+            for term in terms:
+                text, explained = next(piece for piece in texts if re.search(rf"\b{term}\b", piece[0], re.IGNORECASE))
+                assert explained, (task, term, text)
+
+
+@pytest.mark.usefixtures("plain")
+def test_one_is_singular() -> None:
+    task = small("digits", 1)
+    one = chapter("one-vs-all", replace(task, ood={"noise": task.ood["noise"][:1]}), resamples=0)
+    words = Page(render([replace(one, decisions=decide)], "one")).words.replace("\xa0", " ")
+    assert "1 test picture," in words
+    assert "noise 1 picture\n" in words
+    assert not re.search(r"(?<![\d.])1 (test )?(pictures|images|samples|points|classes|runs)\b", words)
+
+
+def test_galleries_show_pictures_by_their_decision_from_the_first_to_the_last() -> None:
+    one = chapter("one-vs-all", small("digits"), resamples=0)
+    made = {None: decide(one.outputs.test)} | {name: decide(found) for name, found in one.outputs.ood.items()}
+    found = galleries(one.task, one.outputs, made)
+    assert list(found) == list(WORDS)
+    for word, sides in found.items():
+        assert [side["of"] for side in sides.values()] == [60, 120]
+        assert [side["n"] for side in sides.values()] == [20, {"accept": 42, "ambiguous": 39, "unknown": 39}[word]]
+        for side in sides.values():
+            indices = [round(1000 * picture["p_value"]) for picture in side["pictures"]]
+            assert len(indices) == SHOWN
+            assert all(WORDS[k % 3] == word for k in indices)
+    first, *_, last = found["accept"]["known"]["pictures"]
+    assert (first["p_value"], last["p_value"]) == (0, pytest.approx(0.057))
+    assert first["names"] == [one.task.class_names[k] for k in one.outputs.test.probs[0].topk(2).indices]
+    assert {p["ood"] for p in found["unknown"]["foreign"]["pictures"]} == set(one.task.ood)
+
+
+@pytest.mark.usefixtures("plain")
+def test_shares_of_the_decisions_stand_in_a_table() -> None:
+    one = replace(chapter("one-vs-all", small("digits"), resamples=0), decisions=decide)
+    page = Page(render([one], "shares"))
+    n = int(one.outputs.right.sum())
+    counted = [sum(WORDS[k % 3] == word for k in one.outputs.right.nonzero().flatten().tolist()) for word in WORDS]
+    assert ["known, predicted correctly", str(n), *(f"{100 * count / n:.1f}" for count in counted)] in page.rows
+    assert ["noise", "40", "35.0", "32.5", "32.5"] in page.rows
+    assert "why <so>" in page.words
+    made = {None: decide(one.outputs.test)} | {name: decide(found) for name, found in one.outputs.ood.items()}
+    assert all(sum(each.values()) == pytest.approx(1) for _, _, each in shares(one.outputs, made))
+
+
+@pytest.mark.usefixtures("plain")
+def test_without_decisions_the_galleries_are_called_what_they_are() -> None:
+    def refuse(_: Prediction) -> Decisions:
+        raise UsageError("calibration has 3 pictures: must have at least 19")
+
+    one = chapter("one-vs-all", small("digits"), resamples=0)
+    for decisions, reason in ((None, ""), (refuse, "calibration has 3 pictures")):
+        page = Page(render([replace(one, decisions=decisions)], "ranked"))
+        assert "Least epistemic uncertainty" in page.headings
+        assert not {"Accept", "Ambiguous", "Unknown"} & set(page.headings)
+        assert "Decisions, in percent" not in page.words
+        assert reason in page.words
+    least = galleries(one.task, one.outputs, {})["least"]["known"]["pictures"]
+    expected = one.outputs.test.epistemic.sort().values[:SHOWN].tolist()
+    assert [picture["epistemic"] for picture in least] == pytest.approx(expected)
+
+
+@pytest.mark.usefixtures("plain")
+def test_the_demos_page_begins_with_maps_and_decisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def untrained(folder: Path, method: str, task: str, *_: Any) -> Run:
+        return Run(chapter(method, small(task), resamples=0).record, small(task))
+
+    monkeypatch.setattr(demo, "finish", untrained)
+    html = demo.run_demo(tmp_path, Console(file=io.StringIO())).read_text(encoding="utf-8")
+    for part, picture in zip(html.split('<section id="task-')[1:], ("Map of the plane", "shelf accept"), strict=True):
+        assert part.index(picture) < part.index("<table")

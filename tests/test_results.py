@@ -8,10 +8,13 @@ from types import ModuleType
 
 import pytest
 
+from uqgan.methods import METHODS
+
 ROOT = Path(__file__).parent.parent
 RESULTS = sorted(path for path in (ROOT / "results").rglob("*") if path.is_file())
 RUNS = [path for path in RESULTS if path.name.startswith("seed-")]
-PAGES = ["index.md", "methods.md", "data.md", "api.md"]
+METHOD_PAGES = sorted((ROOT / "docs" / "methods").glob("*.md"))
+PAGES = ["index.md", "methods.md", "data.md", "decide.md", "api.md", *(f"methods/{path.name}" for path in METHOD_PAGES)]
 MEASURED = re.compile(
     r"(accuracy|AUROC|ECE|FPR95|epistemic|aleatoric)\b[^.\n]{0,40}?\d\.\d"  # a score
     r"|\d ± \d"
@@ -20,8 +23,8 @@ MEASURED = re.compile(
 )
 
 
-def load_generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_results", ROOT / "docs" / "make_results.py")
+def load_generator(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -29,11 +32,47 @@ def load_generator() -> ModuleType:
     return module
 
 
-make_results = load_generator()
+make_results, make_methods = load_generator("make_results"), load_generator("make_methods")
 
 
 def test_the_page_is_what_the_results_give() -> None:
     assert (ROOT / "docs" / "results.md").read_text() == make_results.page(), "run `make results`"
+    assert (ROOT / "docs" / "toys.md").read_text() == make_results.toys(), "run `make results`"
+
+
+def test_the_costs_that_the_package_holds_are_what_the_results_give() -> None:
+    assert make_methods.COSTS.read_text() == make_methods.costs(), "run `make results`"
+
+
+@pytest.mark.parametrize(("ratio", "shown"), [(0.3, 0.3), (0.72, 1), (1.34, 1), (2.73, 3), (9.6, 10), (28.5, 30)])
+def test_costs_are_rounded_to_one_figure(ratio: float, shown: float) -> None:
+    assert make_methods.rounded(ratio) == shown
+
+
+def test_every_method_has_a_page_in_the_overview_and_in_the_navigation() -> None:
+    assert {path.stem for path in METHOD_PAGES} == set(METHODS)
+    overview, site = (ROOT / "docs" / "methods.md").read_text(), (ROOT / "mkdocs.yml").read_text()
+    for name in METHODS:
+        assert f"| [`{name}`](methods/{name}.md) |" in overview
+        assert f"- methods/{name}.md" in site
+
+
+@pytest.mark.parametrize("page", METHOD_PAGES, ids=lambda path: path.stem)
+def test_the_tables_on_the_page_of_a_method_are_those_of_the_program(page: Path) -> None:
+    text = page.read_text()
+    assert text == make_methods.filled(page.stem, text), "run `make results`"
+    for file in re.findall(r"`(src/[^`]+)`", text):
+        assert (ROOT / file).exists(), file
+    headings = re.findall(r"^## (.*)", text, re.M)
+    for heading in ("When to use it", "What it returns and needs", "Cost", "Settings", "Source"):
+        assert heading in headings
+
+
+def test_the_papers_rows_have_the_names_and_titles_of_our_methods() -> None:
+    titles = {name: method.title for name, method in METHODS.items()}
+    assert make_results.paper()["titles"].items() <= titles.items()
+    for rows in make_results.paper()["settings"].values():
+        assert set(rows) <= set(titles)
 
 
 def test_the_tables_of_the_readme_are_what_the_results_give() -> None:
@@ -77,6 +116,7 @@ def test_a_result_parses_and_is_used(path: Path) -> None:
     json.loads(path.read_text())
     assert not re.search(r"/(work|tmp|home|root)/", path.read_text())
     make_results.page()
+    make_results.toys()
     records = "\n".join(record.read_text() for record in (ROOT / "docs" / "decisions").glob("*.md"))
     assert path in make_results.used or f"`{path.relative_to(ROOT)}`" in records
 

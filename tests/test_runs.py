@@ -1,6 +1,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -8,7 +9,9 @@ import torch
 import uqgan
 from uqgan.config import load_config
 from uqgan.errors import RunFailed, UsageError
+from uqgan.evaluation import evaluate
 from uqgan.files import write_bytes, write_json
+from uqgan.report import Chapter, write_report
 
 QUICK = load_config("moons", overrides={"uqgan": {"iterations": 2, "batch_size": 8, "validate_every": 1}})
 
@@ -29,13 +32,13 @@ def run(whole: Path, tmp_path: Path) -> Path:
 
 def test_a_run_holds_what_is_needed_and_nothing_pickled(run: Path) -> None:
     names = {file.name for file in run.iterdir() if file.name != "tensorboard"}
-    assert names == {"config.yaml", "weights.safetensors", "log.jsonl", "about.json"}
+    assert names == {"config.yaml", "weights.safetensors", "log.jsonl", "calibration.npz", "about.json"}
     about = json.loads((run / "about.json").read_text())
     assert about["finished"]
     assert about["versions"]["torch"] == torch.__version__.partition("+")[0] or "+" in about["versions"]["torch"]
 
 
-@pytest.mark.parametrize("name", ["config.yaml", "weights.safetensors", "log.jsonl", "about.json"])
+@pytest.mark.parametrize("name", ["config.yaml", "weights.safetensors", "about.json"])
 def test_a_run_with_a_missing_file_is_refused_with_its_name(run: Path, name: str) -> None:
     (run / name).unlink()
     with pytest.raises(UsageError, match=f"not a whole run, {name} is missing"):
@@ -58,7 +61,6 @@ def test_a_run_with_damaged_weights_is_refused(run: Path) -> None:
         ("config.yaml", "[1"),
         ("config.yaml", "3\n"),
         ("about.json", "{"),
-        ("log.jsonl", '{"half'),
     ],
 )
 def test_a_run_with_a_damaged_file_is_refused_with_its_name(run: Path, name: str, text: str) -> None:
@@ -67,12 +69,40 @@ def test_a_run_with_a_damaged_file_is_refused_with_its_name(run: Path, name: str
         uqgan.load(run)
 
 
-def test_weights_of_other_networks_are_refused(run: Path) -> None:
+@pytest.mark.parametrize("damage", ['{"half', "[1, 2]\n", '{"loss": 1}\n', None])
+def test_a_run_whose_log_is_damaged_or_gone_is_read_without_it(run: Path, damage: str | None, tmp_path: Path) -> None:
+    whole, log = uqgan.load(run), run / "log.jsonl"
+    assert whole.record.notes == ()
+    log.unlink() if damage is None else log.write_text(damage)
+    loaded = uqgan.load(run)
+    assert loaded.record.log == []
+    (note,) = loaded.record.notes
+    assert note.endswith("the run is read without its log, so it has no curves")
+    outputs = loaded.outputs()
+    assert outputs.test.probs.equal(whole.outputs().test.probs)
+    write_report([Chapter(loaded.record, loaded.task, outputs, evaluate(outputs, 0))], tmp_path / "page.html")
+
+
+@pytest.mark.parametrize(
+    ("was", "now"), [("noise: 128", "noise: 64"), ("- '1'", "- '1'\n- '2'"), ("- 2\n", "- 1\n- 8\n- 8\n")]
+)
+def test_weights_that_do_not_fit_a_changed_config_are_refused_with_the_reason(run: Path, was: str, now: str) -> None:
+    text = (run / "config.yaml").read_text()
+    assert was in text
+    (run / "config.yaml").write_text(text.replace(was, now))
+    with pytest.raises(
+        UsageError, match=r"config\.yaml was changed after training \(put it back, or train it again\)$"
+    ):
+        uqgan.load(run)
+
+
+def test_weights_of_another_versions_networks_are_refused_with_both_versions(run: Path) -> None:
     text = (run / "config.yaml").read_text().replace("noise: 128", "noise: 64")
     (run / "config.yaml").write_text(text)
-    with pytest.raises(
-        UsageError, match=r"does not fit the networks of config\.yaml; it was written by uqgan 0.* \(train it again\)"
-    ):
+    about = json.loads((run / "about.json").read_text())
+    write_json(run / "about.json", about | {"versions": about["versions"] | {"uqgan": "0.0.9"}})
+    fix = rf"it was written by uqgan 0\.0\.9, this is {uqgan.__version__} \(train it again\)"
+    with pytest.raises(UsageError, match=rf"does not fit the networks of config\.yaml; {fix}"):
         uqgan.load(run)
 
 
@@ -116,6 +146,82 @@ def test_overwrite_deletes_the_run_and_nothing_else(run: Path) -> None:
     uqgan.fit("uqgan", "moons", config=QUICK, folder=run, overwrite=True)
     assert (run / "thesis.txt").read_text() == "years of work"
     assert uqgan.load(run).record.about["finished"]
+
+
+def test_a_run_decides_without_its_data_as_it_did_after_training(
+    run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    x = uqgan.load_task("moons").test.x[:200]
+    trained = uqgan.fit("uqgan", "moons", config=QUICK)
+    monkeypatch.setattr("uqgan.elsewhere.load_task", no_data)
+    loaded = uqgan.load(run)
+    assert loaded.decide(x).words == trained.decide(x).words
+    assert torch.equal(loaded.decide(x).p_value, trained.decide(x).p_value)
+    assert loaded.drift(x).verdict == trained.drift(x).verdict
+    again = uqgan.load(loaded.save(tmp_path / "copy"))
+    assert torch.equal(again.decide(x).sets, loaded.decide(x).sets)
+
+
+def no_data(*_: object) -> None:
+    raise AssertionError("the data were asked for")
+
+
+def test_a_rule_is_kept_with_its_run_and_changes_what_is_decided(run: Path, tmp_path: Path) -> None:
+    x = uqgan.load_task("moons").test.x[:500]
+    loaded = uqgan.load(run)
+    before = loaded.decide(x)
+    rule = loaded.calibrate(0.4, coverage=0.6, score="foreignness", per_label=True, sets="aps")
+    after = loaded.decide(x)
+    assert after.flagged.sum() > before.flagged.sum()
+    assert uqgan.load(run).rule == loaded.rule == rule
+    assert uqgan.load(run).decide(x).words == after.words
+    assert uqgan.load(loaded.save(tmp_path / "copy")).rule == rule
+    with pytest.raises(UsageError, match="false_alarm = 0: must be above 0"):
+        loaded.calibrate(0)
+    with pytest.raises(UsageError, match="false_alarm = 1e-06: needs 999999 calibration samples, there are 10000"):
+        loaded.calibrate(1e-6)
+    assert uqgan.load(run).rule == loaded.rule == rule, "what is refused changes nothing"
+
+
+def test_an_older_run_without_calibration_makes_it_from_its_task_and_keeps_it(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = uqgan.load(run).calibration
+    (run / "calibration.npz").unlink()
+    loaded = uqgan.load(run)
+    assert torch.equal(loaded.calibration.prediction.epistemic, made.prediction.epistemic)
+    assert loaded.calibration.temperature == made.temperature
+    assert not (run / "calibration.npz").exists(), "reading changes no folder"
+    loaded.calibrate()
+    monkeypatch.setattr("uqgan.elsewhere.load_task", no_data)
+    assert torch.equal(uqgan.load(run).calibration.y, made.y)
+
+
+def test_damaged_calibration_leaves_the_rest_of_a_run_usable(run: Path) -> None:
+    (run / "calibration.npz").write_bytes(b"half")
+    (run / "decisions.json").write_text("{")
+    loaded = uqgan.load(run)
+    x = torch.zeros(3, 2)
+    assert loaded.predict(x).probs.shape == (3, 2)
+    with pytest.raises(UsageError, match=r"calibration\.npz: damaged"):
+        loaded.decide(x)
+    with pytest.raises(UsageError, match=r"decisions\.json: damaged"):
+        _ = loaded.rule
+
+
+def test_overwrite_forgets_the_rule(run: Path) -> None:
+    uqgan.load(run).calibrate(0.3)
+    uqgan.fit("uqgan", "moons", config=QUICK, folder=run, overwrite=True)
+    assert not (run / "decisions.json").exists()
+    assert uqgan.load(run).rule.false_alarm == 0.05
+
+
+def test_a_run_that_was_stopped_early_decides_too(tmp_path: Path) -> None:
+    stopped = uqgan.fit(
+        "uqgan", "moons", config=QUICK.model_copy(update={"fresh": True}), max_minutes=1e-9, folder=tmp_path / "run"
+    )
+    assert not stopped.record.about["finished"]
+    assert len(uqgan.load(tmp_path / "run").decide(torch.zeros(3, 2)).words) == 3
 
 
 def test_a_folder_with_a_config_of_something_else_is_left_alone(tmp_path: Path) -> None:
@@ -219,6 +325,22 @@ def test_keywords_are_the_recipes_settings_or_whole_sections() -> None:
         uqgan.fit("uqgam", "moons")
     with pytest.raises(UsageError, match="iterations: give settings as keywords or as a Config, not both"):
         uqgan.fit("uqgan", "moons", config=QUICK, iterations=3)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"method": "uqgam"}, "method = uqgam: no such method"),
+        ({"seed": -1}, "seed = -1: must be"),
+        ({"device": "tpu"}, "device = tpu: must be"),
+    ],
+)
+def test_method_seed_and_device_are_checked_before_the_data_are_loaded(
+    wrong: dict[str, Any], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("uqgan.api.load_task", lambda *_, **__: pytest.fail("the data were loaded"))
+    with pytest.raises(UsageError, match=sentence):
+        uqgan.fit(**{"method": "uqgan", "task": "moons"} | wrong)
 
 
 def test_devices_that_are_not_there_are_refused() -> None:

@@ -17,9 +17,10 @@ from uqgan.acceleration import adam
 from uqgan.checkpoint import Best, Stopped
 from uqgan.config import load_config
 from uqgan.data.dataset import Dataset
-from uqgan.errors import RunFailed
-from uqgan.log import Log, spell
+from uqgan.errors import Interrupted, RunFailed
+from uqgan.log import Log
 from uqgan.networks import Networks
+from uqgan.progress import spell
 from uqgan.training import Stage, accuracy_on, decay, frozen, memory_advice, minimize, set_lr
 
 QUICK = {"fresh": True, "uqgan": {"iterations": 12, "batch_size": 16, "validate_every": 2}}
@@ -85,44 +86,46 @@ def test_another_seed_gives_another_log(tmp_path: Path) -> None:
 
 
 TRAIN = """
-import sys, uqgan.training, uqgan.api
-from uqgan.config import load_config
-uqgan.training.SAVE_SECONDS = 0.0
-import torch; torch.set_num_threads(1)
-config = load_config(sys.argv[1], overrides={
-    "fresh": True,
-    "uqgan": {"iterations": 40, "batch_size": 16, "validate_every": 2},
-    "autoencoder": {"epochs": 3, "batch_size": 64, "dim": 4} if sys.argv[1] == "digits" else {},
-})
-uqgan.api.fit(sys.argv[3], sys.argv[1], config=config, folder=sys.argv[2], resume="--resume" in sys.argv, device="cpu")
+import sys
+import torch
+torch.set_num_threads(1)
+from test_training import train
+train(*sys.argv[1:])
 """
 
 
-def train(*arguments: str) -> subprocess.Popen[bytes]:
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    return subprocess.Popen([sys.executable, "-c", TRAIN, *arguments], env=environment)
+def train(task: str, method: str, folder: str, resume: bool = False) -> None:
+    """A short run that saves after every step."""
+    uqgan.training.SAVE_SECONDS = 0.0
+    autoencoder = {"epochs": 3, "batch_size": 256, "dim": 4} if task == "digits" else {}
+    quick = {"fresh": True, "uqgan": {"iterations": 20, "batch_size": 16, "validate_every": 2}}
+    config = load_config(task, overrides=quick | {"autoencoder": autoencoder})
+    uqgan.fit(method, task, config=config, folder=folder, resume=resume, device="cpu", quiet=True)
 
 
 @pytest.mark.parametrize(("task", "method"), [("moons", "uqgan"), ("digits", "uqgan-mc")])
-def test_a_run_killed_and_resumed_ends_in_the_same_bytes(tmp_path: Path, task: str, method: str) -> None:
+def test_a_run_killed_and_resumed_ends_in_the_same_bytes(
+    tmp_path: Path, task: str, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("uqgan.training.SAVE_SECONDS", 0.0)  # restored after the test
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert train(task, str(whole), method).wait(timeout=120) == 0
+    train(task, method, str(whole))
 
-    process = train(task, str(killed), method)
+    process = subprocess.Popen([sys.executable, "-c", TRAIN, task, method, str(killed)], cwd=Path(__file__).parent)
     saved = killed / "resume" / "uqgan.safetensors"
-    deadline = time.monotonic() + 60
-    while not saved.exists() and time.monotonic() < deadline:
+    deadline = time.monotonic() + 120
+    while not saved.exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert saved.exists(), "the run must have been killed in the middle of its training"
     assert not (killed / "about.json").exists()
 
-    assert train(task, str(killed), method, "--resume").wait(timeout=120) == 0
+    train(task, method, str(killed), resume=True)
     for file in ("weights.safetensors", "log.jsonl", "config.yaml"):
         assert (killed / file).read_bytes() == (whole / file).read_bytes()
     assert not (killed / "resume").exists()
-    assert not [f for f in killed.rglob(".*") if f.is_file()], "no half-written file may be left"
+    assert not [f for f in killed.rglob(".*") if f.is_file()], "no half-written file and no lock may be left"
 
 
 def stage(log: Log, total: int = 10) -> Stage:
@@ -143,7 +146,8 @@ def test_ctrl_c_finishes_the_step_saves_and_says_where(tmp_path: Path) -> None:
             if step == 2:
                 os.kill(os.getpid(), signal.SIGINT)
 
-    with pytest.raises(Stopped, match=r"stopped by hand at step 3 of 10 of test \(saved, --resume goes on\)"):
+    where = r"stopped by hand at step 3 of 10 of test, before the first validation \(saved, --resume goes on\)"
+    with pytest.raises(Interrupted, match=where):
         interrupted(stage(Log(tmp_path)))
     assert stage(Log(tmp_path, resume=True)).steps == range(3, 10)
 

@@ -11,9 +11,12 @@ from torch import nn
 
 from uqgan.acceleration import choose_device
 from uqgan.config import Config, Settings, check_networks, load_config, settings_for_pictures, suggest
+from uqgan.data.seen import Seen
 from uqgan.data.tasks import Task, is_user_data, load_task
 from uqgan.environment import circumstances
 from uqgan.errors import UsageError
+from uqgan.evaluation import calibrate
+from uqgan.files import alone_in
 from uqgan.log import Log
 from uqgan.methods import METHODS
 from uqgan.models.user import UserClassifier
@@ -36,13 +39,18 @@ def fit(
     console: Console | None = None,
     overwrite: bool = False,
     classifier: nn.Module | str | None = None,
+    quiet: bool = False,
     **settings: Any,
 ) -> Run:
     """Train a method on a task.
 
     Settings come from the task, changed by keywords of its recipe (`lambda_real=0.5`) or whole sections
     (`autoencoder={"dim": 16}`), or all together as a Config. With a folder the run is saved there as it goes and
-    can be resumed; `overwrite` replaces the run that is there.
+    can be resumed; `overwrite` replaces the run that is there. Progress goes to `console`, standard error if not given;
+    `quiet` says nothing.
+
+    Ctrl-C and SIGTERM end it after the step that is under way, with an `Interrupted`: the folder then holds the state
+    to resume from and, once there was a validation, the best classifier so far.
 
     `classifier` is a network's name, or a network that you supply: float images in [0, 1] (samples, channels, height,
     width), or points (samples, 2), to logits (samples, classes). Copies of it are trained, from the weights that it
@@ -52,19 +60,40 @@ def fit(
         settings, classifier = settings | {"classifier": classifier}, None
     seed = check_seed(seed)
     check_request(method, config, settings, classifier, max_minutes)
-    task = task if isinstance(task, Task) else load_task(task)
+    where = as_path(folder, "folder") if folder is not None else None
+    on = choose_device(device)
+    console = Console(quiet=True) if quiet else console or Console(stderr=True, highlight=False)
+    task = task if isinstance(task, Task) else named_task(task, console)
     config = config or settings_of(task, overrides=sections(method, settings))
     plan = checked_plan(method, task, seed, config, classifier)
-    on = choose_device(device)
-    where = as_path(folder, "folder") if folder is not None else None
-    if where:
+    if where is None:
+        log = Log(None, seed, False, max_minutes, console)
+        record = train(plan, task, on, log, classifier)
+        if log.signal:
+            raise log.ended("and nothing is kept (a run with a folder is)")
+        return Run(record, task)
+    with alone_in(where, "training into it"):
         claim_folder(where, plan, resume, overwrite)
         if finished(where):
             return Run(load(where, device, classifier=classifier).record, task)
-    record = train(plan, task, on, Log(where, seed, resume, max_minutes, console), classifier)
-    if where:
+        log = Log(where, seed, resume, max_minutes, console)
+        record = train(plan, task, on, log, classifier)
         record.write(where)
+    if log.signal:
+        raise log.ended(f"the best classifier so far is kept in {where}; --resume goes on")
     return Run(record, task)
+
+
+def named_task(name: str | Path, console: Console) -> Task:
+    """A task by name, with what is to be known about its data said."""
+
+    def say(sentence: str) -> None:
+        console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+
+    task = load_task(name, say=say)
+    for note in (*task.notes, *(f"{key}: left out, {why}" for key, why in task.missing.items())):
+        say(note)
+    return task
 
 
 def train(plan: Plan, task: Task, device: torch.device, log: Log, classifier: nn.Module | None) -> Record:
@@ -79,7 +108,8 @@ def train(plan: Plan, task: Task, device: torch.device, log: Log, classifier: nn
     finally:
         log.close()
     about = circumstances(device, time.monotonic() - start, log.stopped, log.seconds, log.reused)
-    return Record(plan, predictor, log.rows, about)
+    seen = Seen.of(task) if len(task.shape) == 3 else None
+    return Record(plan, predictor, log.rows, about, calibrate(predictor, task, plan.seed), log.folder, met=seen)
 
 
 def checked_plan(method: str, task: Task, seed: int, config: Config, classifier: nn.Module | None) -> Plan:

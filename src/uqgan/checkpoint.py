@@ -121,4 +121,5 @@ def _load(part: nn.Module | Optimizer | Best, tensors: dict[str, Tensor], best: 
 
 
 def _unreadable(file: Path, error: Exception) -> RunFailed:
-    return RunFailed(f"{file}: cannot be resumed from ({error}); delete it to start this stage anew")
+    first = str(error).strip().partition("\n")[0].rstrip(":")
+    return RunFailed(f"{file}: cannot be resumed from ({first}); delete it to start this stage anew")

@@ -176,7 +176,9 @@ def load_config(
     fitting: Mapping[str, Any] | None = None,
 ) -> Config:
     """Settings of a task, or those `fitting` user-supplied data; then a YAML file's, then the overrides (a tree)."""
-    layers = [task_settings(task) if fitting is None else fitting, read_yaml(file) if file else {}, overrides or {}]
+    given = read_yaml(file) if file else {}
+    given = given["settings"] if is_run(given) else given
+    layers = [task_settings(task) if fitting is None else fitting, given, overrides or {}]
     tree: dict[str, Any] = {}
     for layer in layers:
         tree = _merge(tree, layer)
@@ -221,24 +223,25 @@ def task_settings(task: str) -> dict[str, Any]:
 def settings_for_pictures(shape: tuple[int, ...], n_train: int) -> dict[str, Any]:
     """Settings for user-supplied pictures: small networks for grey or few ones, less training for few."""
     channels, size, _ = shape
-    small = size == 32 and (channels == 1 or n_train < 2_000)
-    batch_size, iterations, epochs = (64, 400, 50) if n_train < 2_000 else (256, 2_000, 100)
-    if n_train >= 20_000:
-        iterations, epochs = 10_000, 200
+    few, many = n_train < 2_000, n_train >= 20_000
+    small = size == 32 and (channels == 1 or few)
+    batch_size, iterations, epochs = (64, 400, 50) if few else (256, 10_000, 200) if many else (256, 2_000, 100)
+    if few:  # some 500 steps, where an epoch has a handful of them
+        epochs = min(500, max(epochs, 500 * batch_size // n_train))
     supervised = {"epochs": epochs, "batch_size": batch_size}
-    with_foreign = {"epochs": epochs // 2, "batch_size": batch_size}
+    with_foreign = {"epochs": epochs // 2 if many else epochs, "batch_size": batch_size}
     weights = {} if small else {"lambda_cl": 4.0, "lambda_reg": 1.0}  # the paper's for MNIST, and for CIFAR
     return {
         "classifier": "lenet" if small else "resnet",
         "autoencoder": {"kind": "small" if small else "resnet", "dim": 32 if small else 128, **supervised},
-        "uqgan": {"iterations": iterations, "batch_size": batch_size} | weights,
+        "uqgan": {"iterations": iterations, "batch_size": batch_size, "validate_every": 20 if few else 100} | weights,
         "one_vs_all": supervised,
         "cross_entropy": supervised,
         "mc_dropout": supervised,
-        "bayes": supervised,
+        "bayes": supervised | {"kl_factor": 0.01},  # at 1 few pictures hardly move the weights from their prior
         "confident": with_foreign | ({"width": 64, "lr": 1e-3, "beta": 0.1} if small else {}),
         "gen": with_foreign | ({"width": 32, "autoencoder_steps": 2} if small else {"dim": 50 if size == 32 else 200}),
-        "oracle": with_foreign,
+        "oracle": with_foreign | ({"lr": 1e-3} if few else {}),
     }
 
 
@@ -258,6 +261,11 @@ def read_yaml(file: Path) -> dict[str, Any]:
     if not isinstance(tree, dict):
         raise UsageError(f"--config = {file}: must hold sections such as 'uqgan:', not a {type(tree).__name__}")
     return tree
+
+
+def is_run(tree: Mapping[str, Any]) -> bool:
+    """Whether this is all of a run's own config.yaml: its settings are in a section, beside its task and method."""
+    return {"task", "method"} <= set(tree) and isinstance(tree.get("settings"), dict)
 
 
 def explain(error: ValidationError) -> list[str]:

@@ -6,9 +6,8 @@ from typing import Any
 from rich.console import Console
 
 from uqgan import api
-from uqgan.evaluation import evaluate
 from uqgan.report import Chapter, write_report
-from uqgan.runs import ABOUT, holds_run
+from uqgan.runs import finished, holds_run
 
 RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gaussians": ("uqgan", "gaussians-overlap", {}),
@@ -25,7 +24,7 @@ def run_demo(folder: Path, console: Console) -> Path:
         console.print(f"[{step}/{len(RUNS)}] {method} on {task}", markup=False)
         run = finish(folder / name, method, task, settings, console)
         outputs = run.outputs()
-        chapters.append(Chapter(run.record, run.task, outputs, evaluate(outputs)))
+        chapters.append(Chapter(run.record, run.task, outputs, run.evaluate(outputs=outputs), run.decide))
     page = folder / "report.html"
     write_report(chapters, page, "uqgan demo")
     return page
@@ -33,6 +32,6 @@ def run_demo(folder: Path, console: Console) -> Path:
 
 def finish(folder: Path, method: str, task: str, settings: dict[str, Any], console: Console) -> api.Run:
     """That run, loaded if it is there and trained to its end if not."""
-    if (folder / ABOUT).exists():
+    if finished(folder):
         return api.load(folder)
     return api.fit(method, task, folder=folder, resume=holds_run(folder), console=console, **settings)

@@ -4,9 +4,21 @@
 class UsageError(ValueError):
     """A wrong input, said as *what = value: rule (nearest fix)*. The command line exits with status 2."""
 
+    status = 2
+
 
 class RunFailed(RuntimeError):
     """The work could not be finished: diverged, out of memory, disk full. The command line exits with status 1."""
+
+    status = 1
+
+
+class Interrupted(RunFailed):
+    """Ended by Ctrl-C, or by SIGTERM. The command line exits with 128 and the signal's number, as a shell has it."""
+
+    def __init__(self, sentence: str, signal_number: int = 2) -> None:
+        super().__init__(sentence)
+        self.status = 128 + signal_number
 
 
 def count(n: int, thing: str) -> str:

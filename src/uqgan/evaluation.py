@@ -1,22 +1,21 @@
 """Metrics of a trained method on a task, per OoD set and for all of them together."""
 
 import hashlib
-import io
-import zipfile
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import joblib
-import numpy as np
 import torch
 from torch import Tensor
 
 from uqgan import metrics
 from uqgan.data.tasks import Task
-from uqgan.errors import UsageError
-from uqgan.files import write_bytes
+from uqgan.decisions import WORDS, Calibration, Decisions
+from uqgan.files import read_arrays, write_arrays
 from uqgan.methods import Predictor
+from uqgan.temperature import fit_temperature
 from uqgan.uncertainty import Prediction
 
 PAYS_FROM = 20_000_000
@@ -38,30 +37,22 @@ class Outputs:
 
     def write(self, file: Path) -> None:
         """Keep the raw scores as float32 in a compressed .npz file: `y`, `test/probs`, `ood/NAME/epistemic`, …"""
-        arrays = {"y": self.y.numpy()} | _columns("test", self.test)
+        arrays = {"y": self.y.numpy()} | self.test.arrays("test")
         for name, prediction in self.ood.items():
-            arrays |= _columns(f"ood/{name}", prediction)
-        packed = io.BytesIO()
-        np.savez_compressed(packed, **arrays)
-        write_bytes(file, packed.getvalue())
+            arrays |= prediction.arrays(f"ood/{name}")
+        write_arrays(file, arrays)
 
     @staticmethod
     def read(file: Path) -> "Outputs":
         """Raw scores as an evaluation wrote them: any metric can be computed from them without the model."""
-        try:
-            with file.open("rb") as stream, np.load(stream, allow_pickle=False) as saved:
-                arrays = {key: torch.from_numpy(saved[key]) for key in saved.files}
+        with read_arrays(file, "raw scores", "uqgan evaluate writes them") as arrays:
             ood = [key.removeprefix("ood/") for key in arrays if key.startswith("ood/")]
             names = dict.fromkeys(key.rpartition("/")[0] for key in ood)
             return Outputs(
                 y=arrays["y"],
-                test=_prediction("test", arrays),
-                ood={name: _prediction(f"ood/{name}", arrays) for name in names},
+                test=Prediction.of_arrays("test", arrays),
+                ood={name: Prediction.of_arrays(f"ood/{name}", arrays) for name in names},
             )
-        except FileNotFoundError:
-            raise UsageError(f"{file}: no such file (uqgan evaluate writes it)") from None
-        except (OSError, EOFError, KeyError, ValueError, TypeError, zipfile.BadZipFile):
-            raise UsageError(f"{file}: damaged, or no raw scores (uqgan evaluate writes them)") from None
 
 
 def predict_task(predictor: Predictor, task: Task, seed: int, validation: bool = False) -> Outputs:
@@ -74,13 +65,22 @@ def predict_task(predictor: Predictor, task: Task, seed: int, validation: bool =
     )
 
 
-def evaluate(outputs: Outputs, resamples: int = 1000) -> dict[str, Any]:
+def calibrate(predictor: Predictor, task: Task, seed: int) -> Calibration:
+    """Scores of the calibration samples, and the temperature fitted on those of validation."""
+    checked = predictor.predict(task.validation.x, seed).cpu()
+    known = task.calibration
+    scored = predictor.predict(known.x, seed).cpu() if len(known) else checked.first(0)
+    return Calibration(known.y.cpu(), scored, fit_temperature(checked.probs, task.validation.y.cpu()))
+
+
+def evaluate(outputs: Outputs, resamples: int = 1000, class_names: Sequence[str] = ()) -> dict[str, Any]:
     """Metrics as fractions, and their bootstrap intervals in the same structure (none if resamples = 0).
 
-    `sets` ranks by the epistemic uncertainty (Eq. 4, as in the paper), `foreignness` by 1 - Σ_y C̃(i|x,y).
+    `sets` ranks by the epistemic uncertainty (Eq. 4, as in the paper), `foreignness` by 1 - Σ_y C̃(i|x,y). With names
+    of the classes the scores have a row for each of them, and the confusion matrix.
     """
     return {
-        "scores": scores(outputs),
+        "scores": scores(outputs) | (classes(outputs, class_names) if class_names else {}),
         "intervals": intervals(outputs, resamples) if resamples else {},
         "raw_sha256": raw_digest(outputs),
     }
@@ -106,6 +106,40 @@ def scores(outputs: Outputs) -> dict[str, Any]:
         "foreignness": {
             name: metrics.ood_scores(*ranking(outputs, "foreignness", name)) for name in set_names(outputs)
         },
+    }
+
+
+def classes(outputs: Outputs, class_names: Sequence[str]) -> dict[str, Any]:
+    """Accuracy (recall) per class, None without samples, and how often each class (row) is called which (column)."""
+    confusion = metrics.confusion(outputs.test.labels, outputs.y, len(class_names))
+    counts, right = confusion.sum(1).tolist(), confusion.diagonal().tolist()
+    return {
+        "per_class": [
+            {"class": name, "accuracy": hits / n if n else None, "n": n}
+            for name, hits, n in zip(class_names, right, counts, strict=True)
+        ],
+        "confusion": confusion.tolist(),
+    }
+
+
+def rates(outputs: Outputs, decide: Callable[[Prediction], Decisions]) -> dict[str, Any]:
+    """What decisions come to: the share that is flagged, the share of each word, and the prediction sets.
+
+    `known` also has the coverage: the share of test samples whose set holds their class. Sets are taken as they are,
+    which may be empty.
+    """
+
+    def row(prediction: Prediction, found: Decisions) -> dict[str, Any]:
+        n = len(prediction.probs)
+        words = {word: sum(each == word for each in found.words) / n for word in WORDS}
+        size = float(found.sets.sum(1).double().mean())
+        return {"n": n, "flagged": float(found.flagged.double().mean()), **words, "set_size": size}
+
+    known = decide(outputs.test)
+    covered = known.sets[torch.arange(len(outputs.y)), outputs.y]
+    return {
+        "known": row(outputs.test, known) | {"coverage": float(covered.double().mean())},
+        "sets": {name: row(prediction, decide(prediction)) for name, prediction in outputs.ood.items()},
     }
 
 
@@ -146,18 +180,6 @@ def _ood_intervals(
     found = metrics.ood_intervals(epistemic, is_ood, resamples, second_score=foreignness, processes=processes)
     ends = {metric: _ends(interval) for metric, interval in found.items()}
     return ends, ends.pop("auroc_second")
-
-
-def _columns(prefix: str, prediction: Prediction) -> dict[str, Any]:
-    columns = {field.name: getattr(prediction, field.name) for field in fields(Prediction)}
-    return {f"{prefix}/{name}": column.float().numpy() for name, column in columns.items() if column is not None}
-
-
-def _prediction(prefix: str, arrays: dict[str, Tensor]) -> Prediction:
-    found = {field.name: arrays.get(f"{prefix}/{field.name}") for field in fields(Prediction)}
-    if any(column is None for name, column in found.items() if name != "spread"):
-        raise KeyError(prefix)
-    return Prediction(**found)  # type: ignore[arg-type]
 
 
 def _both(flags: Tensor) -> bool:

@@ -2,17 +2,24 @@
 
 import errno
 import hashlib
+import io
 import json
 import os
+import platform
+import shlex
+import sys
 import tempfile
-from collections.abc import Callable, Iterator
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from uqgan.errors import RunFailed
+from uqgan.errors import RunFailed, UsageError
 
 CACHE_VARIABLE = "UQGAN_CACHE"
+LOCK = ".lock"
+"""File in a folder that one process has to itself."""
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -74,6 +81,55 @@ def locked(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator[No
         lock.release()
 
 
+@contextmanager
+def alone_in(folder: Path, doing: str, wait: bool = False) -> Iterator[None]:
+    """Keep other processes out of a folder, made where it isn't there, while the block runs; a killed one lets go.
+
+    Who comes second waits, or is refused with the name of the first and what it is `doing`. Where the disk has no locks
+    all are let in. The lock's file goes when the block ends, and the folder with it if nothing else is in there.
+    """
+    from filelock import FileLock, Timeout
+
+    file = folder / LOCK
+    lock = FileLock(file)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire(blocking=wait)
+        _sign(file)
+    except Timeout:
+        raise UsageError(f"{folder}: {_holder(file)} is {doing} (wait for it, or choose another folder)") from None
+    except (OSError, NotImplementedError):
+        with suppress(OSError):
+            if not file.stat().st_size:
+                file.unlink()
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            if lock.is_locked:
+                file.unlink(missing_ok=True)
+                lock.release()
+            folder.rmdir()
+
+
+def _sign(file: Path) -> None:
+    """Write down which process this is."""
+    program = Path(sys.argv[0])
+    name = "uqgan" if program.parts[-2:] == ("uqgan", "__main__.py") else program.name or "python"
+    facts = {"process": os.getpid(), "machine": platform.node(), "command": shlex.join([name, *sys.argv[1:]])}
+    file.write_text(json.dumps(facts))
+
+
+def _holder(file: Path) -> str:
+    """The process that holds a lock, in words."""
+    try:
+        facts = json.loads(file.read_text())
+        place = "" if facts["machine"] == platform.node() else f" on {facts['machine']}"
+        return f"process {facts['process']}{place} ({facts['command']})"
+    except (OSError, ValueError, TypeError, KeyError):  # it just came, or its system keeps a locked file to itself
+        return "another process"
+
+
 def cache_folder() -> Path:
     """Folder of what can be made again: UQGAN_CACHE, or uqgan in the user's cache folder."""
     chosen = os.environ.get(CACHE_VARIABLE)
@@ -86,6 +142,31 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Write arrays by their names into a compressed .npz file."""
+    import numpy as np
+
+    packed = io.BytesIO()
+    np.savez_compressed(packed, allow_pickle=False, **arrays)
+    write_bytes(path, packed.getvalue())
+
+
+@contextmanager
+def read_arrays(path: Path, what: str, fix: str) -> Iterator[dict[str, Any]]:
+    """Arrays of a .npz file as tensors by their names. What they turn out to lack is told like a damaged file."""
+    import numpy as np
+    import torch
+
+    try:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as saved:
+            arrays = {key: torch.from_numpy(saved[key]) for key in saved.files}
+        yield arrays
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such file ({fix})") from None
+    except (OSError, EOFError, KeyError, ValueError, TypeError, zipfile.BadZipFile):
+        raise UsageError(f"{path}: damaged, or no {what} ({fix})") from None
 
 
 def disk_failure(path: Path, error: OSError) -> RunFailed:

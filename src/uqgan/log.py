@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from uqgan.checkpoint import RESUME, saved_log_bytes
+from uqgan.checkpoint import RESUME, Stopped, saved_log_bytes
+from uqgan.errors import Interrupted, RunFailed
 from uqgan.files import disk_failure
+from uqgan.progress import Pace, shown, spell
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -28,14 +29,15 @@ PLACE = ("stage", "member", "step")
 """Keys of a row that say where it belongs."""
 LONG_RUN_SECONDS = 30.0
 """Stages longer than this announce their duration."""
-SETTLED = 5
-"""Steps left out of the estimate of the time left: the first ones compile, and capture."""
 JUDGED_SECONDS = 10.0
 """Seconds of steps that the estimate is based on: another program may slow a few of them down tenfold."""
 
 
 class Log:
-    """Log, progress and time limit of a run. Without a folder nothing is written, and nothing can be resumed."""
+    """Log, progress and time limit of a run. Without a folder nothing is written, and nothing can be resumed.
+
+    That of a `child` process is out of time when its parent is gone.
+    """
 
     def __init__(
         self,
@@ -44,16 +46,20 @@ class Log:
         resume: bool = False,
         max_minutes: float | None = None,
         console: Console | None = None,
+        child: bool = False,
     ) -> None:
         self.folder, self.seed = folder, seed
         self.member: int | None = None
         self.stopped: str | None = None
+        self.signal = 0
+        """Number of the signal that stopped it."""
         self.rows: list[dict[str, Any]] = []
         self.seconds: dict[str, float] = {}
         self.reused: list[str] = []
         self._console = console or Console(quiet=True)
         self._deadline = time.monotonic() + 60 * max_minutes if max_minutes else None
-        self._progress: Progress | None = None
+        self._pace: Pace | None = None
+        self._parent = os.getppid() if child else 0
         self._board: SummaryWriter | None = None
         if folder:
             self._open(folder, resume)
@@ -71,6 +77,10 @@ class Log:
             self.rows = [json.loads(line) for line in file.read_bytes().splitlines()]
         except OSError as error:
             raise disk_failure(file, error) from error
+        except ValueError:
+            raise RunFailed(f"{file}: damaged, cannot be gone on with (--overwrite starts the run anew)") from None
+        if resume and not any((folder / RESUME).glob("*.safetensors")):
+            self.say(f"{folder}: nothing was saved to go on with: starting anew")
         if importlib.util.find_spec("tensorboard"):
             with warnings.catch_warnings(action="ignore"):
                 from torch.utils.tensorboard import SummaryWriter
@@ -109,9 +119,8 @@ class Log:
             row = {"stage": row["stage"], "member": self.member, **row}
         self.rows.append(dict(row))
         values = {key: value for key, value in row.items() if key not in PLACE}
-        if self._progress:
-            text = "  ".join(f"{key} {value:.3g}" for key, value in headline(row).items())
-            self._progress.update(self._progress.task_ids[-1], values=text)
+        if self._pace:
+            self._pace.values = headline(row)
         if self._board:
             for key, value in values.items():
                 self._board.add_scalar(f"{self.label(row['stage'])}/{key}", value, row["step"])  # type: ignore[no-untyped-call]
@@ -137,7 +146,13 @@ class Log:
 
     @property
     def out_of_time(self) -> bool:
-        return self._deadline is not None and time.monotonic() > self._deadline
+        late = self._deadline is not None and time.monotonic() > self._deadline
+        return late or (self._parent > 0 and os.getppid() != self._parent)
+
+    def ended(self, rest: str) -> RunFailed:
+        """Error for a training that stopped with nothing to return: where it stopped, and the rest of the sentence."""
+        sentence = f"{self.stopped}, {rest}"
+        return Interrupted(sentence, self.signal) if self.signal else Stopped(sentence)
 
     @property
     def minutes_left(self) -> float | None:
@@ -146,41 +161,32 @@ class Log:
 
     @contextmanager
     def bar(self, name: str, done: int, total: int) -> Iterator[Callable[[], None]]:
-        """A progress bar; call what it gives after each step. `seconds` keeps how long this process took for all."""
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        start, steps, told = time.monotonic(), 0, False
-        settled = start
-        with Progress(
-            *columns, TextColumn("{task.fields[values]}"), console=self._console, disable=self._console.quiet
-        ) as progress:
-            task = progress.add_task(name, total=total, completed=done, values="")
-            self._progress = progress
+        """Progress; call what it gives after each step. `seconds` keeps how long this process took for all."""
+        pace, told = Pace(name, done, total), False
+        self._pace = pace
 
-            def advance() -> None:
-                nonlocal steps, told, settled
-                steps += 1
-                progress.advance(task)
-                if told:
-                    return
-                now = time.monotonic()
-                if steps <= SETTLED:
-                    settled = now
-                elif now - settled > JUDGED_SECONDS:
-                    told = True
-                    each = (now - settled) / (steps - SETTLED)
-                    self._announce(name, start, settled - start + each * (total - done - SETTLED))
+        def advance() -> None:
+            nonlocal told
+            pace.advance()
+            redraw()
+            if not told and pace.judged > JUDGED_SECONDS:
+                told = True
+                self._announce(pace)
 
-            try:
+        try:
+            with shown(pace, self._console) as redraw:
                 yield advance
-            finally:
-                self._progress = None
-                self.seconds[name] = time.monotonic() - start
+        finally:
+            self._pace = None
+            self.seconds[name] = time.monotonic() - pace.start
 
-    def _announce(self, name: str, start: float, seconds: float) -> None:
+    def _announce(self, pace: Pace) -> None:
+        now = time.monotonic()
+        seconds = now - pace.start + pace.left
         if seconds < LONG_RUN_SECONDS:
             return
-        short = self._deadline is not None and start + seconds > self._deadline
-        self.say(f"{name}: about {spell(seconds)}" + (", more than --max-minutes allows" if short else ""))
+        short = self._deadline is not None and now + pace.left > self._deadline
+        self.say(f"{pace.name}: about {spell(seconds)}" + (", more than --max-minutes allows" if short else ""))
 
     def close(self) -> None:
         if self._board:
@@ -188,34 +194,30 @@ class Log:
 
 
 @contextmanager
-def interrupts() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C becomes a question to ask between steps, so that a step is never cut in half; a second one cuts."""
-    asked = threading.Event()
+def interrupts() -> Iterator[Callable[[], int]]:
+    """Ctrl-C and SIGTERM become a question to ask between steps, so that a step is never cut in half; a second cuts.
+
+    The answer is the signal's number, 0 if there was none.
+    """
+    got = 0
     if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
+        yield lambda: got
         return
 
-    def note(*_: Any) -> None:
-        if asked.is_set():
-            raise KeyboardInterrupt
-        asked.set()
+    def note(number: int, _: Any) -> None:
+        nonlocal got
+        if got:
+            raise KeyboardInterrupt(number)
+        got = number
 
-    previous = signal.signal(signal.SIGINT, note)
+    previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield asked.is_set
+        yield lambda: got
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for number, before in previous.items():
+            signal.signal(number, signal.SIG_DFL if before is None else before)
 
 
 def headline(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row's losses and validation results; names with a dot are details, too many for a bar or one figure."""
     return {key: value for key, value in row.items() if key not in PLACE and "." not in key}
-
-
-def spell(seconds: float) -> str:
-    """Duration as text."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"

@@ -57,6 +57,11 @@ def accuracy(probs: Tensor, y: Tensor) -> float:
     return int((probs.argmax(1).cpu() == y.cpu()).sum()) / len(y)
 
 
+def confusion(labels: Tensor, y: Tensor, n_classes: int) -> Tensor:
+    """Number of samples by class (row) and predicted class (column)."""
+    return torch.bincount(y.cpu() * n_classes + labels.cpu(), minlength=n_classes**2).reshape(n_classes, n_classes)
+
+
 def auroc(score: Tensor, positive: Tensor) -> float:
     """Area under the ROC curve, ties counted half. For success/failure: score = aleatoric, positive = wrong."""
     values, mask = _classes(score, positive)

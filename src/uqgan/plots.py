@@ -21,6 +21,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
+from matplotlib.ticker import MaxNLocator
 from PIL import Image
 from torch import Tensor
 
@@ -135,7 +136,7 @@ def gap_map(x: Tensor, gap: Tensor, frame: Frame) -> Figure:
     dots = axes.scatter(
         x[order, 0].numpy(), x[order, 1].numpy(), s=3, c=gap[order].numpy(), cmap=GAP, vmin=0, zorder=0, linewidths=0
     )
-    figure.colorbar(dots, cax=axes.inset_axes((1.03, 0, 0.05, 1)), label="largest |p̂ - p|")
+    figure.colorbar(dots, cax=axes.inset_axes((1.03, 0, 0.05, 1)), label="largest |p̂ - p|", ticks=MaxNLocator(4))
     return figure
 
 

@@ -5,7 +5,7 @@ from functools import partial
 import torch
 
 from uqgan.acceleration import accelerate, adam, compiled, in_bf16, prepare
-from uqgan.checkpoint import Best, Parts, Stopped
+from uqgan.checkpoint import Best, Parts
 from uqgan.config import Config
 from uqgan.data.dataset import CHUNK, as_input
 from uqgan.data.tasks import Task
@@ -63,7 +63,7 @@ def fit_autoencoder(A: Autoencoder, task: Task, config: Config, log: Log) -> Non
                 best.offer(-validation, step)
                 stage.record(step, reconstruction=loss, validation=validation)
     if log.stopped:
-        raise Stopped(f"{log.stopped}, before there is a classifier ({stage.afterwards})")
+        raise log.ended(f"before there is a classifier ({stage.afterwards})")
     best.restore()
     prepare(A, config.precision, *CODERS)
 

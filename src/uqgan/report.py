@@ -5,7 +5,7 @@ All text is in `templates/report.html.jinja`; this module supplies the numbers a
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,11 @@ from torch import Tensor
 
 from uqgan import curves, plots, shields
 from uqgan.data.tasks import Task
-from uqgan.errors import count
+from uqgan.decisions import WORDS, Decisions
+from uqgan.errors import UsageError, count
 from uqgan.evaluation import Outputs, ranking, set_names
 from uqgan.files import write_text
+from uqgan.galleries import Made, galleries, shares
 from uqgan.health import FAULTS, PER_CLASS
 from uqgan.methods import METHODS, Method
 from uqgan.metrics import Comparison, paired_bootstrap, reliability
@@ -26,7 +28,7 @@ from uqgan.plots import Pictures
 from uqgan.runs import Record, run_titles
 from uqgan.uncertainty import UNITS, Prediction, read_one_vs_all
 
-SHOWN, POINTS_SHOWN, GAPS_SHOWN = 8, 250, 3000
+POINTS_SHOWN, GAPS_SHOWN = 250, 3000
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class Chapter:
     outputs: Outputs
     found: dict[str, Any]
     """Result of `evaluation.evaluate`."""
+    decisions: Callable[[Prediction], Decisions] | None = None
+    """Decides by the run's calibration; None for pages without decisions."""
 
     @property
     def method(self) -> Method:
@@ -64,7 +68,7 @@ def render(chapters: list[Chapter], title: str) -> str:
         loader=PackageLoader("uqgan"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     pages.globals |= {"percent": percent, "look_up": look_up, "clearly_best": clearly_best, "plots": plots}
-    pages.globals |= {"faults": FAULTS, "per_class": PER_CLASS, "count": count}
+    pages.globals |= {"faults": FAULTS, "per_class": PER_CLASS, "words": WORDS, "count": count}
     return pages.get_template("report.html.jinja").render(
         title=title, groups=[describe_group(group) for group in by_task(chapters)]
     )
@@ -83,6 +87,7 @@ def describe_group(group: Sequence[Chapter]) -> dict[str, Any]:
     first, pairs = group[0].outputs, list(zip(group, run_titles([c.record.plan for c in group]), strict=True))
     return {
         "task": group[0].task,
+        "kind": {1: "point", 3: "picture"}[len(group[0].task.shape)],
         "found": [chapter.found for chapter in group],
         "sets": [name for name in set_names(first) if all(name in c.found["scores"]["sets"] for c in group)],
         "runs": [describe(chapter, title) for chapter, title in pairs],
@@ -98,6 +103,7 @@ def describe(chapter: Chapter, title: str) -> dict[str, Any]:
     """Template variables of one run."""
     has_images, log = len(chapter.task.shape) == 3, chapter.record.log
     stages = curves.group_by("stage", log)
+    made, undecided = decided(chapter)
     return {
         "title": title,
         "chapter": chapter,
@@ -106,10 +112,23 @@ def describe(chapter: Chapter, title: str) -> dict[str, Any]:
         "strips": shields.strips(chapter.record, chapter.task) if has_images else {},
         "reconstructions": shields.reconstructions(chapter.record, chapter.task) if has_images else None,
         "health": shields.describe_health(log, chapter.task.class_names),
-        "galleries": galleries(chapter) if has_images else {},
+        "shares": shares(chapter.outputs, made) if made else [],
+        "why": made[None].why if made else undecided,
+        "galleries": galleries(chapter.task, chapter.outputs, made) if has_images else {},
         "diagrams": diagrams(chapter),
         "curves": {name: plots.data_uri(curves.training_curves(rows)) for name, rows in stages.items()},
     }
+
+
+def decided(chapter: Chapter) -> tuple[Made, str]:
+    """Decisions on all test samples; where the run's calibration can't decide, none and the reason."""
+    if chapter.decisions is None:
+        return {}, ""
+    found = [(None, chapter.outputs.test), *chapter.outputs.ood.items()]
+    try:
+        return {name: chapter.decisions(each) for name, each in found}, ""
+    except UsageError as error:
+        return {}, str(error)
 
 
 def clearly_best(found: Sequence[Mapping[str, Any]], path: tuple[str, ...], more_is_better: bool) -> int | None:
@@ -182,37 +201,6 @@ def posterior_gap(chapter: Chapter) -> Tensor:
     """Largest |p̂(y|x) - p(y|x)| over the classes, per test sample."""
     assert chapter.task.posterior is not None
     return (chapter.outputs.test.probs - chapter.task.posterior(chapter.task.test.x)).abs().amax(1)
-
-
-def galleries(chapter: Chapter) -> dict[str, list[dict[str, Any]]]:
-    """Examples with the least and the most uncertainty, and the worst failures to tell known from OoD."""
-    task, test = chapter.task, chapter.outputs.test
-    uncertainty_rank = test.epistemic.argsort(stable=True).argsort() + test.aleatoric.argsort(stable=True).argsort()
-    keys = {"accepted": uncertainty_rank, "ambiguous": -test.aleatoric, "alarms": -test.epistemic}
-    chosen = {name: thumbnails(task, task.test.x, test, None, key) for name, key in keys.items()}
-    sets = [(task.ood[name], found, name) for name, found in chapter.outputs.ood.items()]
-    each = max(1, SHOWN // max(1, len(sets)))
-    missed = [t for x, found, name in sets for t in thumbnails(task, x, found, name, found.epistemic)]
-    return chosen | {
-        "foreign": [t for x, found, name in sets for t in thumbnails(task, x, found, name, -found.epistemic)[:each]],
-        "missed": sorted(missed, key=lambda thumbnail: float(thumbnail["epistemic"]))[:SHOWN],
-    }
-
-
-def thumbnails(task: Task, x: Tensor, found: Prediction, ood: str | None, key: Tensor) -> list[dict[str, Any]]:
-    """Images with the smallest keys and their predictions; `ood` names their OoD set, None for known classes."""
-    top_two = found.probs.topk(2).indices.tolist()
-    return [
-        {
-            "source": plots.data_uri(plots.png(x[k : k + 1])),
-            "ood": ood,
-            "truth": ood or task.class_names[task.test.y[k]],
-            "classes": [(task.class_names[c], float(found.probs[k, c])) for c in top_two[k]],
-            "aleatoric": float(found.aleatoric[k]),
-            "epistemic": float(found.epistemic[k]),
-        }
-        for k in key.argsort(stable=True)[:SHOWN].tolist()
-    ]
 
 
 def diagrams(chapter: Chapter) -> Pictures:

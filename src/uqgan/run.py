@@ -1,22 +1,31 @@
 """A trained method, as `fit` and `load` return it. It composes the modules below and holds no maths."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from copy import copy
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
 import torch
+from PIL.Image import Image
 from torch import Tensor
 
 from uqgan.config import suggest
-from uqgan.data.tasks import Task, is_user_data, load_task
+from uqgan.data.inputs import as_samples
+from uqgan.data.tasks import Task
+from uqgan.decisions import Calibration, Decisions, Drift, Rule, check_rule, decide, drift
+from uqgan.elsewhere import Facts, elsewhere, own_task
 from uqgan.errors import UsageError
-from uqgan.evaluation import Outputs, evaluate, predict_task
-from uqgan.runs import RAW_SCORES, Record, check_same_data, write_scores
+from uqgan.evaluation import Outputs, calibrate, evaluate, predict_task, rates
+from uqgan.runs import CALIBRATION, DECISIONS, RAW_SCORES, Record, write_scores
 from uqgan.samples import as_path, brief, check_seed, checked_samples, whole
-from uqgan.uncertainty import Prediction
+from uqgan.uncertainty import OWN_FOREIGNNESS, Prediction
 
 MOST_EXAMPLES = 10_000
+Picture = str | Path | Image
+Samples = Tensor | npt.NDArray[Any] | Picture | Sequence[Picture]
+"""What can be predicted: arrays, tensors; files and Pillow images, one or several."""
 
 
 class Run:
@@ -25,6 +34,11 @@ class Run:
     def __init__(self, record: Record, task: Task | None = None, data_root: str | Path | None = None) -> None:
         self.record = record
         self._task, self._data_root = task, data_root
+        self._rule: Rule | None = None
+        self._home = self
+        """The run on its own data, where this one is tested on others."""
+        self._test_set: Facts | None = None
+        """What it is tested on, where that is not its own test set."""
 
     def __repr__(self) -> str:
         plan = self.record.plan
@@ -36,21 +50,33 @@ class Run:
 
     @property
     def task(self) -> Task:
-        """Task it was trained on, loaded again by name if needed."""
+        """Task it was trained on, loaded again by name if needed; of data that changed, as they are now."""
         if self._task is None:
-            plan = self.record.plan
-            size, channels = (plan.shape[-1], plan.shape[0]) if is_user_data(plan.task) else (None, None)
-            self._task = load_task(plan.task, 0, self._data_root, size, channels, skip_broken=True)
-            check_same_data(plan, self._task)
+            self._task, self._test_set = own_task(self.record, self._data_root)
         return self._task
 
-    def predict(self, x: Tensor | npt.NDArray[Any], seed: int | None = 0, member: int | None = None) -> Prediction:
-        """Classes and uncertainties of images (uint8, or floats in [0, 1]) or points.
+    def on(self, test: Any = None, ood: Mapping[str, Any] | None = None) -> "Run":
+        """The same run, to be tested on other pictures: `run.on("new-photos/").evaluate()`.
+
+        `test` is a folder of class folders, or (x, y) with names or numbers of the run's classes; its own test set if
+        not given. `ood` has a folder or an array per name. The data of the training are not needed for `test`.
+        Pictures that training, validation or calibration saw are left out.
+        """
+        other = copy(self)
+        other._task, other._test_set = elsewhere(self.record, lambda: self.task, test, ood)
+        return other
+
+    def predict(self, x: Samples, seed: int | None = 0, member: int | None = None) -> Prediction:
+        """Classes and uncertainties of images (uint8, or floats in [0, 1]), points, files, or Pillow images.
+
+        Files and Pillow images, one or a list of them, are brought to the form that the run was trained with: turned by
+        EXIF, the short side fitted, the middle cropped, grey or RGB. One that cannot be read is an error.
 
         Stochastic methods repeat their draws with the same seed; None draws afresh each time. `member` reads one member
         of an ensemble alone.
         """
-        inputs = checked_samples(x, self.record.plan.shape)
+        shape = self.record.plan.shape
+        inputs = checked_samples(as_samples(x, shape), shape)
         seed = None if seed is None else check_seed(seed)
         predictor = self.record.predictor
         if member is not None:
@@ -59,17 +85,92 @@ class Run:
 
     def outputs(self, validation: bool = False) -> Outputs:
         """Predictions for all test samples of its task, or for those of validation."""
+        if validation and not len(self.task.validation):
+            raise UsageError("validation: no samples of it are there (the run's own data have them)")
         return predict_task(self.record.predictor, self.task, self.record.plan.seed, validation)
 
     def evaluate(
-        self, resamples: int = 1000, validation: bool = False, outputs: Outputs | None = None
+        self,
+        resamples: int = 1000,
+        validation: bool = False,
+        outputs: Outputs | None = None,
+        test: Any = None,
+        ood: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """The paper's columns, per OoD set and together, with 95 % intervals.
+        """The paper's columns, per OoD set and together, with 95 % intervals; accuracy per class and confusion matrix.
 
         To choose settings, take `validation`: samples that neither training nor the test sets hold. `outputs` are
-        predictions made before.
+        predictions made before. `test` and `ood` are other pictures, as for `on`.
         """
-        return evaluate(outputs or self.outputs(validation), resamples) | {"missing": self.task.missing}
+        if test is not None or ood:
+            return self.on(test, ood).evaluate(resamples, validation, outputs)
+        outputs = outputs or self.outputs(validation)
+        found = evaluate(outputs, resamples, self.class_names) | {"missing": self.task.missing}
+        if self._test_set:
+            found["test_set"] = self._test_set
+        return found | self._decisions(outputs)
+
+    def _decisions(self, outputs: Outputs) -> dict[str, Any]:
+        """Rates of the decisions at the run's thresholds, beside the paper's columns, or why there are none."""
+        try:
+            return {"decisions": rates(outputs, self.decide)}
+        except UsageError as error:  # thresholds need calibration samples; the paper's columns do not
+            return {"no_decisions": str(error)}
+
+    @cached_property
+    def calibration(self) -> Calibration:
+        """Scores of its calibration samples; a run of an older version makes them from its task."""
+        if self.record.calibration:
+            return self.record.calibration
+        task = self._home.task
+        if not len(task.validation):
+            raise UsageError(f"run: has no {CALIBRATION}, and its own data lack the samples for it (train it again)")
+        return calibrate(self.record.predictor, task, self.record.plan.seed)
+
+    @property
+    def own_foreignness(self) -> bool:
+        """Whether its foreignness is a score of its own, by which it tells a mixture of classes from a stranger."""
+        return self.record.predictor.reading in OWN_FOREIGNNESS
+
+    @property
+    def rule(self) -> Rule:
+        """How it decides: as `calibrate` was told last, else by the defaults of `Rule`."""
+        if self._rule is None:
+            file = self.record.folder and self.record.folder / DECISIONS
+            self._rule = Rule.read(file) if file and file.exists() else Rule()
+        return self._rule
+
+    def calibrate(
+        self,
+        false_alarm: float = 0.05,
+        coverage: float = 0.9,
+        score: str = "epistemic",
+        per_label: bool = False,
+        sets: str = "lac",
+    ) -> Rule:
+        """Change how it decides, without training again; kept in the run's folder, if it has one.
+
+        At most `false_alarm` of known samples are flagged, by `score` (`epistemic`, `foreignness` or `aleatoric`), and
+        of each predicted label if `per_label`; `coverage` of the sets of classes (`lac` or `aps`) hold the true one.
+        """
+        rule = Rule(false_alarm, coverage, score, per_label, sets)
+        check_rule(self.calibration, rule, self.class_names)
+        self._rule = rule
+        if folder := self.record.folder:
+            if not self.record.calibration:
+                self.calibration.write(folder / CALIBRATION)
+            rule.write(folder / DECISIONS)
+        return rule
+
+    def decide(self, x: Prediction | Tensor | npt.NDArray[Any], seed: int | None = 0) -> Decisions:
+        """Accept, ambiguous or unknown, and a set of classes, for samples or for predictions made before."""
+        prediction = x if isinstance(x, Prediction) else self.predict(x, seed)
+        return decide(prediction, self.calibration, self.rule, self.own_foreignness, seed)
+
+    def drift(self, x: Prediction | Tensor | npt.NDArray[Any], seed: int | None = 0) -> Drift:
+        """How a batch of new samples, or predictions of them made before, compare with those of calibration."""
+        prediction = x if isinstance(x, Prediction) else self.predict(x, seed)
+        return drift(self.calibration, getattr(prediction, self.rule.score), self.rule)
 
     def generate(self, label: int | str, n: int = 16, seed: int | None = None) -> Tensor:
         """Out-of-class examples of a class: pixels in [0, 1], or points."""
@@ -88,8 +189,9 @@ class Run:
 
     def save(self, folder: str | Path) -> Path:
         """Write the run's folder; `uqgan.load` brings it back bit for bit."""
-        place = as_path(folder, "folder")
+        rule, place = self.rule, as_path(folder, "folder")
         self.record.write(place)
+        rule.write(place / DECISIONS)
         return place
 
 

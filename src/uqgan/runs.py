@@ -1,4 +1,7 @@
-"""A run's folder: config.yaml, weights.safetensors, log.jsonl, about.json; once evaluated, its scores in two files."""
+"""A run's folder: config.yaml, weights.safetensors, log.jsonl, seen.npz, calibration.npz, about.json.
+
+Once evaluated it has its scores in two files, once calibrated by hand decisions.json.
+"""
 
 import json
 import shutil
@@ -17,15 +20,17 @@ from torch import nn
 
 from uqgan import __version__
 from uqgan.checkpoint import RESUME
-from uqgan.config import Config, parse
-from uqgan.data.tasks import Task
+from uqgan.config import Config, check_networks, parse
+from uqgan.data.seen import Seen
+from uqgan.decisions import Calibration
 from uqgan.errors import UsageError
 from uqgan.files import sha256, write_bytes, write_json, write_text
 from uqgan.log import LOG
 from uqgan.methods import METHODS, Predictor
 
 CONFIG, WEIGHTS, ABOUT, SCORES = "config.yaml", "weights.safetensors", "about.json", "scores.json"
-RAW_SCORES = "raw_scores.npz"
+RAW_SCORES, SEEN = "raw_scores.npz", "seen.npz"
+CALIBRATION, DECISIONS = "calibration.npz", "decisions.json"
 
 
 @dataclass(frozen=True)
@@ -114,6 +119,26 @@ class Record:
     predictor: Predictor
     log: list[dict[str, Any]]
     about: dict[str, Any]
+    made: Calibration | None = None
+    """Calibration scores as training made them; None where the run was read from its folder."""
+    folder: Path | None = None
+    """Where the run is kept, if it is."""
+    notes: tuple[str, ...] = ()
+    """What a person should know about it."""
+    met: Seen | None = None
+    """What training saw; None where the run was read from its folder."""
+
+    @cached_property
+    def calibration(self) -> Calibration | None:
+        """Calibration scores, read when they are asked for; None in a run of an older version, which has none."""
+        file = self.folder and self.folder / CALIBRATION
+        return Calibration.read(file) if self.made is None and file and file.exists() else self.made
+
+    @cached_property
+    def seen(self) -> Seen | None:
+        """Which pictures it has seen, read when asked for; None for points, and in a run of an older version."""
+        file = self.folder and self.folder / SEEN
+        return Seen.read(file) if self.met is None and file and file.exists() else self.met
 
     def write(self, folder: Path) -> None:
         """The folder of this run; about.json comes last, so a folder that has it is whole."""
@@ -122,6 +147,10 @@ class Record:
         weights = {key: tensor.cpu().clone(memory_format=torch.contiguous_format) for key, tensor in state.items()}
         write_bytes(folder / WEIGHTS, save_tensors(weights))
         write_text(folder / LOG, "".join(json.dumps(row) + "\n" for row in self.log))
+        if self.seen:
+            self.seen.write(folder / SEEN)
+        if self.calibration:
+            self.calibration.write(folder / CALIBRATION)
         write_json(folder / ABOUT, self.about | {"weights_sha256": sha256(folder / WEIGHTS)})
         if self.about["finished"]:
             shutil.rmtree(folder / RESUME, ignore_errors=True)
@@ -136,24 +165,25 @@ class Record:
         if not (folder / ABOUT).exists() and (folder / RESUME).exists():
             raise UsageError(f"run = {folder}: its training has not finished (uqgan train … --resume)")
         about = _parsed(folder, ABOUT, _about)
-        log = _parsed(folder, LOG, lambda lines: [dict(json.loads(line)) for line in lines.splitlines()])
+        log, notes = _log(folder)
         data = _read(folder, WEIGHTS)
         if sha256(folder / WEIGHTS) != about.get("weights_sha256"):
             raise UsageError(f"{folder / WEIGHTS}: damaged, its sha256 is not the one in {ABOUT} (train it again)")
         plan.check_classifier(classifier, folder)
-        predictor = plan.assemble(classifier)
         try:
+            check_networks(plan.config, plan.shape)
+            predictor = plan.assemble(classifier)
             predictor.load_state_dict(load_tensors(data))
         except Exception as error:
             if classifier is not None:
                 name, rule = type(classifier).__qualname__, f"build {plan.custom_classifier} as it was for training"
                 raise UsageError(f"classifier = {name}: does not take the weights in {folder} ({rule})") from None
             written = about["versions"].get("uqgan", "an unknown version")
-            raise UsageError(
-                f"{folder / WEIGHTS}: does not fit the networks of {CONFIG}; it was written by uqgan {written}, "
-                f"this is {__version__} (train it again)"
-            ) from error
-        return Record(plan, predictor, log, about)
+            why = f"it was written by uqgan {written}, this is {__version__} (train it again)"
+            if written == __version__:
+                why = f"{CONFIG} was changed after training (put it back, or train it again)"
+            raise UsageError(f"{folder / WEIGHTS}: does not fit the networks of {CONFIG}; {why}") from error
+        return Record(plan, predictor, log, about, folder=folder, notes=notes)
 
 
 def run_titles(plans: Sequence[Plan]) -> list[str]:
@@ -182,7 +212,7 @@ def remove_run(folder: Path) -> None:
     if not holds_run(folder):
         return
     Plan.read(folder)
-    for name in (ABOUT, SCORES, RAW_SCORES, WEIGHTS, LOG, CONFIG):
+    for name in (ABOUT, SCORES, RAW_SCORES, CALIBRATION, DECISIONS, SEEN, WEIGHTS, LOG, CONFIG):
         (folder / name).unlink(missing_ok=True)
     for name in (RESUME, "tensorboard"):
         shutil.rmtree(folder / name, ignore_errors=True)
@@ -204,14 +234,6 @@ def claim_folder(folder: Path, plan: Plan, resume: bool, overwrite: bool) -> Non
         raise UsageError(f"{folder}: holds a run with other settings ({difference(old, plan)}); choose another folder")
 
 
-def check_same_data(plan: Plan, task: Task) -> None:
-    """Refuse data that changed since the run was trained: scores on other data would mean nothing."""
-    if (task.class_names, task.shape) != (plan.class_names, plan.shape):
-        raise UsageError(f"task = {plan.task}: its classes or shape are not those of the run (train it again)")
-    if plan.digest and task.digest != plan.digest:
-        raise UsageError(f"task = {plan.task}: its pictures changed since the run was trained (train it again)")
-
-
 def difference(old: Plan, new: Plan) -> str:
     """First difference of two plans, as text."""
 
@@ -230,19 +252,33 @@ def difference(old: Plan, new: Plan) -> str:
     return f"{key} was {before.get(key)}, is {after[key]}"
 
 
-def write_scores(folder: Path, record: Record, found: Mapping[str, Any]) -> None:
-    """Write scores.json: the scores with all that they depend on."""
+def write_scores(folder: Path, record: Record, found: Mapping[str, Any], name: str = SCORES) -> None:
+    """Write scores.json, or a file of another name: the scores with all that they depend on."""
     plan, about = record.plan, record.about
     keys = ("versions", "commit", "command", "device", "seconds", "stage_seconds", "reused")
     facts = {"settings": plan.config.model_dump()} | {key: about.get(key) for key in keys}
-    write_json(folder / SCORES, {"task": plan.task, "method": plan.method, "seed": plan.seed, **found, **facts})
+    write_json(folder / name, {"task": plan.task, "method": plan.method, "seed": plan.seed, **found, **facts})
 
 
 def _about(data: bytes) -> dict[str, Any]:
     about = dict(json.loads(data))
+    if not isinstance(about.get("versions"), dict):
+        raise ValueError("versions")
     if missing := {"finished", "stopped", "device", "seconds", "versions", "command"} - set(about):
         raise ValueError(missing)
     return about
+
+
+def _log(folder: Path) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+    """Rows of a run's log, or none and why: nothing but its curves needs them."""
+    try:
+        rows = [dict(json.loads(line)) for line in (folder / LOG).read_bytes().splitlines()]
+        if any(not isinstance(row.get("stage"), str) or not isinstance(row.get("step"), int) for row in rows):
+            raise ValueError("rows without a place")
+        return rows, ()
+    except (OSError, ValueError, TypeError) as error:
+        why = (error.strerror or str(error)).lower() if isinstance(error, OSError) else "damaged"
+        return [], (f"{folder / LOG}: {why}; the run is read without its log, so it has no curves",)
 
 
 def _parsed(folder: Path, name: str, parser: Callable[[bytes], Any]) -> Any:

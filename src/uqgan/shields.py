@@ -45,7 +45,7 @@ def reconstructions(record: Record, task: Task) -> dict[str, Any] | None:
         return None
     trained = group_by("stage", first_member(record.log)).get("autoencoder")
     kept = best_row(trained) if trained else None
-    pixels = as_input(task.validation.x[:CHUNK])
+    pixels = as_input((task.validation if len(task.validation) else few).x[:CHUNK])
     return {
         "pictures": {"Test images": data_uri(png(few.x)), "Reconstructions": data_uri(png(reconstructed))},
         "loss": kept["validation"] if kept else None,

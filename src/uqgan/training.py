@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import repeat
+from signal import SIGINT
 from typing import NamedTuple
 
 import torch
@@ -12,11 +13,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from uqgan.acceleration import accelerate, adam, compiled
-from uqgan.checkpoint import Best, Parts, Stopped, dump_state, load_state
+from uqgan.checkpoint import Best, Parts, dump_state, load_state
 from uqgan.config import Config, SupervisedConfig
 from uqgan.data.dataset import Dataset, equal_chunks, outlier_batches
 from uqgan.data.tasks import Task
-from uqgan.errors import RunFailed
+from uqgan.errors import Interrupted, RunFailed
 from uqgan.files import write_bytes
 from uqgan.log import Log, interrupts
 from uqgan.networks import Networks
@@ -81,6 +82,8 @@ class Stage:
         self._saved_at, self._checked = time.monotonic(), 0
         if self.file and self.file.exists():
             self.done = self._checked = load_state(self.file, parts)
+            if self.steps:
+                log.say(f"going on at step {self.done} of {total} of {self.label}")
 
     @property
     def afterwards(self) -> str:
@@ -102,15 +105,22 @@ class Stage:
                 advance()
                 if interrupted() or self.log.out_of_time:
                     break
+                if time.monotonic() - self._saved_at > SAVE_SECONDS:
+                    self.save()
         self.save()
-        where = f"at step {self.done} of {self.total} of {self.label}"
-        if interrupted():
-            raise Stopped(f"stopped by hand {where} ({self.afterwards})")
-        if self.done < self.total:
-            self.log.stopped = f"out of time {where}"
+        if self.done < self.total or interrupted():
+            self._stop(interrupted())
+
+    def _stop(self, signal: int) -> None:
+        """Note where it stopped; a recipe keeps the best weights so far, unless a signal came before there were any."""
+        why = "stopped by hand" if signal == SIGINT else "stopped by SIGTERM" if signal else "out of time"
+        where = f"{why} at step {self.done} of {self.total} of {self.label}"
+        self.log.stopped, self.log.signal = where, signal
+        if signal and not any(isinstance(part, Best) and part.step >= 0 for part in self.parts.values()):
+            raise Interrupted(f"{where}, before the first validation ({self.afterwards})", signal)
 
     def record(self, step: int, **values: Tensor | float) -> None:
-        """Write a line of the log, after a look whether all is still finite; save if the last time is long ago."""
+        """Write a line of the log, after a look whether all is still finite."""
         numbers = {key: float(value) for key, value in values.items()}
         for key, number in numbers.items():
             if not math.isfinite(number):
@@ -120,9 +130,6 @@ class Stage:
                 )
         self._checked = step + 1
         self.log.write({"stage": self.name, "step": step + 1} | numbers)
-        if time.monotonic() - self._saved_at > SAVE_SECONDS:
-            self.done = step + 1
-            self.save()
 
     def save(self) -> None:
         if self.file:

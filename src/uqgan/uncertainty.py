@@ -5,10 +5,11 @@ Computed in log space, where Eq. 2 is a shift and Eq. 3 a softmax: nothing satur
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, cast
 
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -44,6 +45,22 @@ class Prediction:
     def first(self, n: int) -> "Prediction":
         """Predictions of the first n samples."""
         return self._map(lambda column: column[:n])
+
+    def rows(self, index: Tensor) -> "Prediction":
+        """Predictions of the samples with these indices, or of those that are flagged."""
+        return self._map(lambda column: column[index])
+
+    def arrays(self, prefix: str) -> dict[str, npt.NDArray[Any]]:
+        """Its columns in float32 by names such as `test/probs`, to be stored; `of_arrays` brings them back."""
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {f"{prefix}/{name}": column.float().numpy() for name, column in columns.items() if column is not None}
+
+    @staticmethod
+    def of_arrays(prefix: str, arrays: Mapping[str, Tensor]) -> "Prediction":
+        found = {field.name: arrays.get(f"{prefix}/{field.name}") for field in fields(Prediction)}
+        if any(column is None for name, column in found.items() if name != "spread"):
+            raise KeyError(prefix)
+        return Prediction(**found)  # type: ignore[arg-type]
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> "Prediction":
         columns = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -172,6 +189,27 @@ UNITS: dict[Reading, tuple[str, str]] = {
     read_max_softmax: ("1 - max p̂", "1 - max p̂"),
 }
 """Units of the aleatoric and of the epistemic uncertainty, per reading."""
+
+OWN_FOREIGNNESS: tuple[Reading, ...] = (read_one_vs_all,)
+"""Readings whose foreignness is a score of its own; elsewhere it repeats the epistemic uncertainty."""
+
+RETURNS: dict[Reading, tuple[str, str]] = {
+    read_one_vs_all: ("entropy of p̂", "Eq. 4"),
+    read_entropy: ("entropy of p̂", "entropy of p̂"),
+    read_mutual_information: ("mean entropy", "mutual information"),
+    read_dirichlet: ("entropy of p̂", "entropy of p̂"),
+    read_max_softmax: ("1 - max p̂", "1 - max p̂"),
+}
+"""What each reading gives as the aleatoric and as the epistemic uncertainty."""
+
+
+def returned(reading: Reading) -> tuple[str, str]:
+    """Both uncertainties of a reading in words, with their units."""
+    aleatoric, epistemic = (
+        what if what == unit else f"{what} ({unit})"
+        for what, unit in zip(RETURNS[reading], UNITS[reading], strict=True)
+    )
+    return aleatoric, epistemic
 
 
 def _spread(drawn: Tensor) -> Scores | None:

@@ -1,18 +1,20 @@
 """The commands. They parse, say what happens, and call the rooms below; no maths here."""
 
 import os
+import signal
 import sys
 from typing import NoReturn
 
 import cyclopts
 from pydantic import ValidationError
 
-from uqgan.cli import data, lists, work
+from uqgan.cli import data, decide, elsewhere, lists, predict, work
 from uqgan.cli.app import app
+from uqgan.cli.help import show_help_of_task
 from uqgan.config import explain
-from uqgan.errors import RunFailed, UsageError
+from uqgan.errors import Interrupted, RunFailed, UsageError
 
-__all__ = ["app", "data", "lists", "main", "work"]
+__all__ = ["app", "data", "decide", "elsewhere", "lists", "main", "predict", "work"]
 
 
 def fail(sentence: str, status: int) -> NoReturn:
@@ -29,13 +31,27 @@ def give_up_output() -> None:
     os.dup2(nowhere(), sys.stdout.fileno())
 
 
+def terminate(number: int, _: object) -> NoReturn:
+    """SIGTERM ends a command as Ctrl-C does, with nothing half-written."""
+    raise KeyboardInterrupt(number)
+
+
+def stopped(error: KeyboardInterrupt) -> NoReturn:
+    """Say that a command was stopped; a second Ctrl-C ends the program at once."""
+    number = signal.SIGTERM if error.args == (signal.SIGTERM,) else signal.SIGINT
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    fail("stopped by hand" if number == signal.SIGINT else "stopped by SIGTERM", 128 + number)
+
+
 def main() -> None:
     """Run a command; what a person can mend is one sentence on standard error."""
     verbose = "-v" in sys.argv or "--verbose" in sys.argv
     # Streams that whoever started this had closed are None.
     sys.stdout, sys.stderr = (stream or os.fdopen(nowhere(), "w") for stream in (sys.stdout, sys.stderr))
+    before = signal.signal(signal.SIGTERM, terminate)
     try:
-        app(sys.argv[1:], print_error=False, exit_on_error=False)
+        if not show_help_of_task(sys.argv[1:]):
+            app(sys.argv[1:], print_error=False, exit_on_error=False)
         sys.stdout.flush()
     except cyclopts.CycloptsError as error:
         cause = error.__cause__ or error.__context__
@@ -45,11 +61,11 @@ def main() -> None:
     except ValidationError as error:
         fail("; ".join(explain(error)), 2)
     except (UsageError, RunFailed) as error:
-        if verbose:
+        if verbose and not isinstance(error, Interrupted):
             raise
-        fail(str(error), 2 if isinstance(error, UsageError) else 1)
-    except KeyboardInterrupt:
-        fail("stopped", 130)
+        fail(str(error), error.status)
+    except KeyboardInterrupt as error:
+        stopped(error)
     except BrokenPipeError:
         give_up_output()
     except OSError as error:
@@ -58,3 +74,5 @@ def main() -> None:
         if error.filename is None:
             give_up_output()
         fail(f"{error.filename or 'output'}: {(error.strerror or str(error)).lower()}", 1)
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -21,6 +21,7 @@ app = App(
     help_format="plaintext",
     default_parameter=Parameter(negative=()),
     result_action="return_value",
+    suppress_keyboard_interrupt=False,
 )
 
 QUIET = Group("Output")

@@ -117,16 +117,17 @@ def _row(finding: Any) -> dict[str, Any]:
 
 def _check_user_data(name: str, say: Any) -> list[Any]:
     """Findings on the parts of a task of user-supplied data."""
-    from uqgan.data.checks import Finding, fingerprints
+    from uqgan.data.checks import Finding
+    from uqgan.data.duplicates import fingerprints
     from uqgan.data.tasks import load_task
 
     task = load_task(name, skip_broken=True, say=say)
-    seen = set(fingerprints(task.train.x))
+    seen = set(fingerprints(task.train.x).tolist())
     findings = []
     for part in ("train", "validation", "calibration", "test"):
         data_set = getattr(task, part)
         counts = data_set.y.bincount(minlength=task.n_classes).tolist()
-        duplicates = None if part == "train" else sum(each in seen for each in fingerprints(data_set.x))
+        duplicates = None if part == "train" else sum(each in seen for each in fingerprints(data_set.x).tolist())
         named = dict(zip(task.class_names, counts, strict=True))
         broken = tuple(note for note in task.notes if part == "train" and note.startswith("broken"))
         findings.append(Finding(task.title, part, len(data_set), named, "-", broken, duplicates))

@@ -1,12 +1,14 @@
 """Commands that list what there is: methods, tasks, doctor."""
 
-from uqgan.cli.app import Json, Voice, app, show_rows
+from rich.console import Console
+
+from uqgan.cli.app import Json, Voice, app, print_json, show_rows
 from uqgan.errors import count
 
 
 @app.command
 def methods(*, as_json: Json = False, voice: Voice = Voice()) -> None:
-    """List the methods.
+    """List the methods: what they return, cost and need, and where they come from.
 
     Parameters
     ----------
@@ -14,12 +16,31 @@ def methods(*, as_json: Json = False, voice: Voice = Voice()) -> None:
         Print JSON.
     """
     from uqgan.methods import METHODS
+    from uqgan.methods.facts import costs, facts_of
 
-    rows = [
-        {"name": name, "title": m.title, "recipe": m.section, "reading": m.reading.__name__, "passes": m.passes}
-        for name, m in METHODS.items()
-    ]
-    show_rows(rows, as_json)
+    rows = [facts_of(name) for name in METHODS]
+    if as_json:
+        print_json(rows)
+        return
+    returned = [{key: row[key] for key in ("name", "aleatoric", "epistemic")} for row in rows]
+    paid = [{key: f"× {row['cost'][key]:g}" for key in ("training", "prediction")} for row in rows]
+    show_rows([known | cost for known, cost in zip(returned, paid, strict=True)], as_json)
+    page = Console(highlight=False)
+    page.print(
+        "\np̂: class probabilities, their mean over passes and members. Eq. 4: probability of being out of all classes. "
+        f"×: times the cost of max-softmax, measured on {costs()['measured_on']}.\n",
+        markup=False,
+    )
+    needs = {True: "needed", False: "no"}
+    show_rows(
+        [
+            {key: row[key] for key in ("name", "title")}
+            | {"outliers": needs[row["needs_outliers"]]}
+            | {"reference": row["reference"]}
+            for row in rows
+        ],
+        as_json,
+    )
 
 
 @app.command

@@ -2,9 +2,13 @@
 
 from typing import Any
 
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+MOST_CLASSES, LOWEST, WIDEST = 20, 5, 24
+"""Most classes that are shown one by one, of more the number that is, and the most columns of a class's name."""
 
 
 def show_scores(found: dict[str, Any]) -> None:
@@ -21,6 +25,8 @@ def show_scores(found: dict[str, Any]) -> None:
         table.add_row(title, cell(scores[key], intervals[key]))
     out = Console(highlight=False)
     out.print(table)
+    for line in class_lines(scores):
+        out.print(line, markup=False, soft_wrap=True)
     if not scores["sets"] and not found["missing"]:
         return
     table = Table(
@@ -39,3 +45,37 @@ def show_scores(found: dict[str, Any]) -> None:
     out.print(table)
     for name, why in found["missing"].items():
         out.print(f"{name}: left out, {why}", markup=False, soft_wrap=True)
+    if "decisions" in found:
+        out.print(decisions_table(found["decisions"]))
+    if "no_decisions" in found:
+        out.print(f"no decisions: {found['no_decisions']}", markup=False, soft_wrap=True)
+
+
+def class_lines(scores: dict[str, Any]) -> list[str]:
+    """Accuracy per class and confusion matrix as text; of many classes only those with the lowest accuracy."""
+    rows = scores.get("per_class", [])
+    if len(rows) > MOST_CLASSES:
+        lowest = sorted((row for row in rows if row["n"]), key=lambda row: row["accuracy"])[:LOWEST]
+        words = ", ".join(f"{row['class']} {100 * row['accuracy']:.1f} (n {row['n']})" for row in lowest)
+        return [f"lowest accuracy of {len(rows)} classes, in %: {words}"]
+    width = min(WIDEST, max(5, *(cell_len(row["class"]) for row in rows))) if rows else 0
+    digits = max((len(str(n)) for row in scores.get("confusion", []) for n in row), default=1)
+    lines = []
+    for k, (row, counts) in enumerate(zip(rows, scores.get("confusion", []), strict=True)):
+        share = "–" if row["accuracy"] is None else f"{100 * row['accuracy']:.1f}"
+        cells = " ".join(f"{n or '·':>{max(digits, 2)}}" for n in counts)
+        lines.append(f"{k:>2} {set_cell_size(row['class'], width)} {row['n']:>6} {share:>6}  {cells}")
+    numbers = " ".join(f"{k:>{max(digits, 2)}}" for k in range(len(rows)))
+    heading = f"   {'class':<{width}} {'n':>6} {'%':>6}  {numbers}  predicted as"
+    return [heading, *lines] if lines else []
+
+
+def decisions_table(decisions: dict[str, Any]) -> Table:
+    """Rates of the decisions: share flagged and of each word, coverage and size of the prediction sets."""
+    keys = [key for key in decisions["known"] if key not in ("n", "set_size", "coverage")]
+    table = Table("%", *keys, "coverage", "classes in a set", title="decisions", title_justify="left")
+    for name, row in {"known classes": decisions["known"], **decisions["sets"]}.items():
+        shares = [f"{100 * row[key]:.1f}" for key in keys]
+        covered = f"{100 * row['coverage']:.1f}" if "coverage" in row else "–"
+        table.add_row(escape(name), *shares, covered, f"{row['set_size']:.2f}")
+    return table

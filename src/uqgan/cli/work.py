@@ -1,4 +1,4 @@
-"""Commands that train, test, and show: train, evaluate, report, generate, demo."""
+"""Commands that train and show: train, report, generate, demo."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
-from uqgan.cli.app import Json, Voice, Whole, app, print_json
+from uqgan.cli.app import Voice, Whole, app
+from uqgan.cli.elsewhere import Elsewhere, noted, tell
 from uqgan.cli.scores import show_scores
-from uqgan.config import Config, load_config
-from uqgan.errors import RunFailed, UsageError
+from uqgan.config import Config, is_run, load_config, read_yaml
+from uqgan.errors import UsageError
 
 if TYPE_CHECKING:
     from uqgan.data.tasks import Task
     from uqgan.run import Run
 
-Overrides = Annotated[Config | None, Parameter(name="*", group=Group("Settings (a task may have defaults of its own)"))]
+Overrides = Annotated[
+    Config | None, Parameter(name="*", group=Group("Settings (a task may have others: uqgan train TASK --help)"))
+]
 
 
 @Parameter(name="*")
@@ -81,12 +84,19 @@ def train(
         Stop after so long and keep the best classifier so far; --resume goes on.
     """
     from uqgan import api
+    from uqgan.acceleration import choose_device
     from uqgan.data.tasks import is_user_data
+    from uqgan.samples import check_seed
 
     overrides = settings.model_dump(exclude_unset=True) if settings else None
+    # What is wrong in these is said before the data are loaded.
     api.check_sections(method, overrides or {})
+    check_seed(seed)
+    choose_device(device)
+    if config and is_run(read_yaml(config)):
+        voice.say(f"--config = {config}: that of a run; its settings are taken, not its task, method and seed")
     if not is_user_data(task):
-        load_config(task, config, overrides)  # what is wrong there is said before the data are loaded
+        load_config(task, config, overrides)
     data = api.load_task(task, 0, pictures.data_root, pictures.image_size, None, pictures.skip_broken, voice.say)
     chosen = api.settings_of(data, config, overrides)
     folder = place.output or usual_folder(task, data, method, seed)
@@ -122,51 +132,6 @@ def finish(run: "Run", folder: Path, untested: bool, voice: Voice) -> None:
 
 
 @app.command
-def evaluate(
-    run: Path,
-    /,
-    *,
-    device: str = "auto",
-    data_root: Path | None = None,
-    validation: bool = False,
-    as_json: Json = False,
-    voice: Voice = Voice(),
-) -> None:
-    """Test a run: the paper's columns for each OoD set, with 95 % intervals; kept in its folder.
-
-    Parameters
-    ----------
-    run
-        Folder of a run.
-    device
-        auto, cpu, cuda or mps.
-    data_root
-        Folder of the paper's data sets; UQGAN_DATA if not given.
-    validation
-        Score validation samples instead, known and OoD, to choose settings by; nothing is kept.
-    as_json
-        Print JSON.
-    """
-    from uqgan import api
-    from uqgan.run import save_scores
-
-    loaded = api.load(run, device, data_root)
-    with voice.busy(f"testing {run}"):
-        outputs = loaded.outputs(validation)
-        found = loaded.evaluate(outputs=outputs)
-    if as_json:
-        print_json(found)
-    else:
-        show_scores(found)
-    if validation:
-        return
-    try:
-        save_scores(run, loaded, found, outputs)
-    except RunFailed as error:
-        voice.say(f"{error}; the scores are shown only")
-
-
-@app.command
 def report(
     runs: list[Path],
     /,
@@ -174,6 +139,7 @@ def report(
     output: Annotated[Path, Parameter(("--output", "-o"))] = Path("report.html"),
     device: str = "auto",
     data_root: Path | None = None,
+    elsewhere: Elsewhere = Elsewhere(),
     voice: Voice = Voice(),
 ) -> None:
     """Write one HTML page about runs: scores, maps, curves, galleries.
@@ -190,15 +156,15 @@ def report(
         Folder of the paper's data sets; UQGAN_DATA if not given.
     """
     from uqgan import api
-    from uqgan.evaluation import evaluate as scores_of
     from uqgan.report import Chapter, write_report
 
     chapters = []
     for folder in runs:
-        run = api.load(folder, device, data_root)
+        run = elsewhere.of(noted(api.load(folder, device, data_root), voice))
         with voice.busy(f"testing {folder}"):
             outputs = run.outputs()
-            chapters.append(Chapter(run.record, run.task, outputs, scores_of(outputs)))
+            chapters.append(Chapter(run.record, run.task, outputs, run.evaluate(outputs=outputs), run.decide))
+        tell(chapters[-1].found, voice)
     with voice.busy("drawing"):
         write_report(chapters, output)
     voice.say(f"wrote {output}")

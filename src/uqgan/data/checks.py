@@ -1,6 +1,5 @@
 """Checks of data: hashes, counts, duplicates, contact sheets."""
 
-import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from uqgan.data.dataset import Decoded, Say, silent
+from uqgan.data.duplicates import fingerprints
 from uqgan.data.sets import load_split
 from uqgan.data.sources import REPOSITORIES, files_of, folder_of
 from uqgan.files import sha256
@@ -38,7 +38,7 @@ def check_set(name: str, root: Path, say: Say = silent) -> list[Finding]:
     """Findings on all splits of a set on this machine; broken pictures are counted, not refused."""
     repository = REPOSITORIES[name]
     known = known_hashes(root) | hub_hashes(name, root)
-    seen: set[bytes] = set()
+    seen: set[int] = set()
     findings = []
     for split in (*repository.train, *repository.test):
         files = files_of(name, split, root)
@@ -46,7 +46,7 @@ def check_set(name: str, root: Path, say: Say = silent) -> list[Finding]:
             continue
         decoded = load_split(name, split, repository.size, repository.channels, root, True, say)
         tested = split in repository.test
-        found = fingerprints(decoded.x)
+        found = fingerprints(decoded.x).tolist()
         findings.append(
             Finding(
                 name=name,
@@ -67,11 +67,6 @@ def class_counts(decoded: Decoded) -> dict[str, int]:
     """Number of pictures per class."""
     counts = decoded.y.bincount(minlength=len(decoded.class_names)).tolist()
     return dict(zip(decoded.class_names, counts, strict=True))
-
-
-def fingerprints(x: Tensor) -> list[bytes]:
-    """Hashes of pictures, equal for equal pixels."""
-    return [hashlib.blake2b(picture.numpy().data, digest_size=16).digest() for picture in x]
 
 
 def known_hashes(root: Path) -> dict[str, str]:

@@ -4,7 +4,13 @@ Imports neither PyTorch nor Parquet, so that a worker process starts quickly.
 """
 
 import io
-from collections.abc import Callable, Iterable, Iterator
+import os
+import signal
+import stat
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -19,7 +25,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 Pixels = npt.NDArray[np.uint8]
-Encoded = bytes | Path
+Encoded = bytes | Path | str
 """A picture in memory, or the file that holds it."""
 Outcome = tuple[Pixels, dict[int, str]]
 """Pixels of some pictures, and why those of certain rows could not be decoded."""
@@ -35,6 +41,8 @@ FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
 LARGEST = 100_000_000
 """Most pixels of a picture; a few kilobytes can claim to be more than any memory holds."""
 LARGEST_FILE = 2**30
+AHEAD = 2**25
+"""Bytes of pixels that are decoded ahead of what uses them."""
 LONGEST = 8
 """Ratio of a picture's sides from which on its middle is cut out before it is resized, not after."""
 
@@ -81,26 +89,100 @@ def _collect(batches: Iterable[list[Encoded]], look: Look, n: int, processes: in
     return x, broken
 
 
-def decode(batch: list[Encoded], look: Look) -> Outcome:
+@contextmanager
+def decoding(
+    batches: Iterator[list[str]], look: Look, processes: int
+) -> Iterator[Iterator[tuple[Sequence[str], Outcome]]]:
+    """Batches of files with their pixels, in their order, decoded by worker processes beside what is done with them.
+
+    Decoding begins at once, and is never more than `AHEAD` bytes ahead of what was taken.
+    """
+    if processes == 1:
+        yield ((batch, decode(batch, look)) for batch in batches)
+        return
+    from joblib.externals.loky import ProcessPoolExecutor
+
+    pool = ProcessPoolExecutor(processes, initializer=_follow, initargs=(os.getpid(),))
+    waiting: deque[tuple[list[str], Callable[[], Outcome]]] = deque()
+    size = look.channels * look.size**2
+
+    def fill() -> None:
+        while sum(len(batch) for batch, _ in waiting) * size < AHEAD and (batch := next(batches, None)):
+            waiting.append((batch, _begun(pool, batch, look)))
+
+    def drain() -> Iterator[tuple[Sequence[str], Outcome]]:
+        while waiting:
+            batch, outcome = waiting.popleft()
+            fill()
+            yield batch, outcome()
+
+    fill()
+    try:
+        yield drain()
+    finally:
+        pool.shutdown(kill_workers=True)
+
+
+def _begun(pool: Any, batch: list[str], look: Look) -> Callable[[], Outcome]:
+    """Outcome of a batch that a worker process decodes; this process does it if a worker is killed."""
+    try:
+        future = pool.submit(decode, batch, look)
+    except BrokenProcessPool:
+        return lambda: decode(batch, look)
+
+    def outcome() -> Outcome:
+        try:
+            done: Outcome = future.result()
+        except BrokenProcessPool:
+            return decode(batch, look)
+        return done
+
+    return outcome
+
+
+def _follow(parent: int) -> None:
+    """Leave Ctrl-C, which reaches every process of a terminal, to the one that started this; end when it was killed."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def decode(batch: Sequence[Encoded], look: Look) -> Outcome:
     """Pixels of a batch, decoded in this process."""
     x = np.empty((len(batch), look.channels, look.size, look.size), np.uint8)
     broken = {}
-    for row, picture in enumerate(batch):
-        try:
-            x[row] = pixels(bytes_of(picture) if isinstance(picture, Path) else picture, look)
-        except Broken as error:
-            broken[row] = str(error)
+    with without_pillow_limit():
+        for row, picture in enumerate(batch):
+            try:
+                x[row] = pixels(picture if isinstance(picture, bytes) else bytes_of(picture), look)
+            except Broken as error:
+                broken[row] = str(error)
     return x, broken
 
 
-def bytes_of(file: Path) -> bytes:
+def bytes_of(file: Path | str) -> bytes:
     """Content of a picture file."""
     try:
-        if file.stat().st_size > LARGEST_FILE:
-            raise Broken("a file of more than 1 GiB")
-        return file.read_bytes()
-    except OSError as error:
-        raise Broken((error.strerror or str(error)).lower()) from None
+        with open(file, "rb", buffering=0, opener=_at_once) as opened:
+            found = os.fstat(opened.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise Broken("not a regular file")
+            if found.st_size > LARGEST_FILE:
+                raise Broken("a file of more than 1 GiB")
+            return opened.read()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise Broken((reason or str(error)).lower()) from None
+
+
+def _at_once(file: str, flags: int) -> int:
+    """Open a file; a pipe that nobody writes into is no reason to wait."""
+    return os.open(file, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def pixels(data: bytes, look: Look) -> Pixels:
@@ -153,13 +235,12 @@ def as_seen(image: "Image", look: Look) -> Pixels:
     image = _squared(_flat(_upright(image)), look.size)
     if look.channels == 1 and image.mode != "L":
         image = image.convert("L")
-    x = np.asarray(image)
-    x = x[None] if x.ndim == 2 else x.transpose(2, 0, 1)  # (channels, rows, columns)
+    x = np.frombuffer(image.tobytes(), np.uint8).reshape(look.size, look.size, -1).transpose(2, 0, 1)
     if look.transposed:
         x = x.transpose(0, 2, 1)
     if look.inverted:
         x = 255 - x
-    return np.broadcast_to(x, (look.channels, look.size, look.size))
+    return x if len(x) == look.channels else np.broadcast_to(x, (look.channels, look.size, look.size))
 
 
 def _upright(image: "Image") -> "Image":

@@ -76,14 +76,14 @@ class Layout:
 
 def read_layout(root: Path) -> Layout:
     """Classes, levels and OoD sets of a folder. Classes are numbered in alphabetical order."""
-    levels, top = _levels(root)
+    levels, top = levels_in(root)
     for level, folder in levels.items():
         _refuse_loose(level, folder)
     if "train" in levels:
         if top:
             strange = shown(Path(min(top)))
             raise UsageError(f"{shown(root)}: has {strange}/ beside train/: folders of classes belong in train/")
-        deeper, top = _levels(levels["train"])
+        deeper, top = levels_in(levels["train"])
         if deeper:
             named = shown(min(deeper.values()))
             raise UsageError(f"{named}: is called like a level, which cannot be a class (rename it, or move it up)")
@@ -106,7 +106,7 @@ def read_layout(root: Path) -> Layout:
     return replace(layout, notes=tuple(_notes(layout, levels)))
 
 
-def _levels(folder: Path) -> tuple[dict[str, Path], dict[str, Path]]:
+def levels_in(folder: Path) -> tuple[dict[str, Path], dict[str, Path]]:
     """Folders that are levels, whatever the case and ending of their names, by level; all others by name."""
     levels: dict[str, Path] = {}
     others: dict[str, Path] = {}
@@ -126,7 +126,7 @@ def _notes(layout: Layout, levels: dict[str, Path]) -> list[str]:
     """What was taken for a level, and what was passed over."""
     taken = [f"{shown(Path(folder.name))}/ is taken as {level}/" for level, folder in levels.items()]
     notes = [note for note, (level, folder) in zip(taken, levels.items(), strict=True) if folder.name != level]
-    loose = len(_pictures_in(layout.root))
+    loose = len(pictures_in(layout.root))
     if loose:
         lie = "lies" if loose == 1 else "lie"
         notes.append(
@@ -148,7 +148,7 @@ def _notes(layout: Layout, levels: dict[str, Path]) -> list[str]:
 
 def _refuse_loose(level: str, folder: Path) -> None:
     """Refuse pictures right in train/, val/, test/ or ood/, which belong to no class or set."""
-    loose = _pictures_in(folder)
+    loose = pictures_in(folder)
     if loose:
         deeper = "NAME" if level == "ood" else "CLASS"
         name = shown(Path(folder.name))
@@ -157,7 +157,7 @@ def _refuse_loose(level: str, folder: Path) -> None:
         )
 
 
-def _pictures_in(folder: Path) -> list[Path]:
+def pictures_in(folder: Path) -> list[Path]:
     """Pictures right in a folder, by name."""
     return [each for each in _inside(folder) if each.suffix.lower() in ENDINGS and not _is_folder(each)]
 

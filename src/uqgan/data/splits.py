@@ -50,6 +50,10 @@ class Task:
     """Choices made, deviations from the paper, warnings."""
     digest: str = ""
     """Digest of user-supplied data, which changes when a picture, a label or a class does. Empty for other tasks."""
+    files: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """File names of pictures that came from folders, by part: `test`, `ood/NAME`, … (`data.seen.samples_of`)."""
+    drawn_test: bool = False
+    """Whether the test samples were drawn from the pictures for training, rather than given apart."""
     posterior: Callable[[Tensor], Probs] | None = field(default=None, compare=False)
     """The true p(y|x), where it is known."""
 

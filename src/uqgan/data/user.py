@@ -28,6 +28,7 @@ from uqgan.data.dataset import Dataset, Decoded, Say, refuse_broken, split_indic
 from uqgan.data.decode import GREY, Broken, Look, as_seen
 from uqgan.data.duplicates import conflict_notes, duplicates_note, first_copies, torn
 from uqgan.data.folder import NAMED, SAMPLE, Listing, load_listing, read_layout, shown, usual_look
+from uqgan.data.seen import file_names
 from uqgan.data.splits import VALIDATION_SHARE, Task, class_warnings, cut_by_class, cut_ood
 from uqgan.errors import UsageError, count
 
@@ -69,7 +70,8 @@ def task_of_folder(
         notes.append(f"broken: {count(len(broken), 'picture')} in all, left out")
     pictures = {name: part.x for name, part in ood.items()}
     task = user_task(str(place), shown(Path(place.name)), parts, pictures, seed, notes)
-    return replace(task, digest=hashlib.sha256(json.dumps(facts).encode()).hexdigest())
+    files = file_names(task, parts, ood)
+    return replace(task, files=files, digest=hashlib.sha256(json.dumps(facts).encode()).hexdigest())
 
 
 def task_of_npz(file: Path, seed: int, image_size: int | None, channels: int | None) -> Task:
@@ -192,6 +194,7 @@ def user_task(
         ood={key: ood[key][part] for key, (_, part) in tested.items()},
         ood_validation=ood_validation,
         outliers=outliers,
+        drawn_test="test" not in parts,
     )
     return replace(task, notes=(*choices(task), *notes, *duplicates, *class_warnings(names, counts)))
 

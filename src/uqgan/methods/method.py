@@ -165,6 +165,8 @@ class Method:
             if j == 1 and user_classifier is None:
                 self._train_ahead(task, config, log)
             members.append(self._fit_member(j, task, config, log, user_classifier))
+            if log.signal and j + 1 < self.members:
+                raise log.ended("before all members are trained (--resume goes on)")
         predictor = self._predictor(members, task.n_classes).to(device)
         predictor.prior.copy_(task.train.class_frequencies(task.n_classes))
         predictor.make_fast(config)
@@ -180,7 +182,7 @@ class Method:
             train_once(nets, NETWORKS, self._key(task, config, its_log.seed), task, its_log, train)
         else:
             train()
-        log.stopped = its_log.stopped
+        log.stopped, log.signal = its_log.stopped, its_log.signal
         return nets
 
     def _train_ahead(self, task: Task, config: Config, log: Log) -> None:

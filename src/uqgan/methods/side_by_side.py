@@ -4,13 +4,15 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import joblib
 import torch
 
 from uqgan.checkpoint import Stopped
-from uqgan.files import CACHE_VARIABLE
+from uqgan.errors import Interrupted
+from uqgan.files import CACHE_VARIABLE, alone_in
 from uqgan.log import Log
 
 PAYS_FROM_SECONDS = 20.0
@@ -32,11 +34,13 @@ def train_side_by_side(train: Callable[[Log], object], folders: Sequence[Path], 
     with log.bar(name, 0, len(seeds)) as advance:
         try:
             pool = joblib.Parallel(workers, return_as="generator_unordered", prefer="processes")
-            for stopped in pool(calls):
-                advance()
-                log.stopped = log.stopped or stopped
-        except KeyboardInterrupt:
-            raise Stopped("stopped by hand while members were trained side by side (--resume goes on)") from None
+            with closing(pool(calls)) as outcomes:  # ends the processes if this one is interrupted
+                for stopped in outcomes:
+                    advance()
+                    log.stopped = log.stopped or stopped
+        except KeyboardInterrupt as error:
+            sentence = "stopped by hand while members were trained side by side (--resume goes on)"
+            raise Interrupted(sentence, *error.args) from None
     log.seconds[name] = time.monotonic() - start
     if log.stopped:
         raise Stopped(f"{log.stopped}, before all members are trained (--resume goes on)")
@@ -48,8 +52,9 @@ def _train(
     torch.set_num_threads(1)
     if cache is not None:
         os.environ[CACHE_VARIABLE] = cache
-    log = Log(folder, seed, resume=True, max_minutes=minutes)
-    train(log)
-    if log.stopped is None:
-        shutil.rmtree(folder, ignore_errors=True)
+    with alone_in(folder, "training into it", wait=True):
+        log = Log(folder, seed, resume=True, max_minutes=minutes, child=True)
+        train(log)
+        if log.stopped is None:
+            shutil.rmtree(folder, ignore_errors=True)
     return log.stopped

@@ -1,0 +1,90 @@
+"""Do the stated rates hold over real scores? Means over random splits, in results/decisions/guarantees.json.
+
+    python benchmarks/guarantees.py FILE… [--splits 200]
+
+FILE is the raw_scores.npz of an evaluated run, whose folder tells task and method. Its test samples of known classes
+are cut into two halves at random: one calibrates, the other is decided about. All bounds have two sides, so that
+neither flagging nothing nor sets of all classes pass.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from uqgan.decisions import Calibration, Rule, decide
+from uqgan.environment import COMMIT
+from uqgan.evaluation import Outputs
+from uqgan.files import write_json
+
+RESULTS = Path(__file__).parent.parent / "results" / "decisions" / "guarantees.json"
+COVERAGE, FALSE_ALARM = 0.9, 0.05
+
+
+def one_split(outputs: Outputs, seed: int) -> dict[str, float]:
+    """Shares among one half of the test samples, decided about by the other half."""
+    order = torch.randperm(len(outputs.y), generator=torch.Generator().manual_seed(seed))
+    known, new = order.chunk(2)
+    calibration, y = Calibration(outputs.y[known], outputs.test.rows(known)), outputs.y[new][:, None]
+    prediction = outputs.test.rows(new)
+    lac, aps = (
+        decide(prediction, calibration, Rule(FALSE_ALARM, COVERAGE, sets=sets), False, seed) for sets in ("lac", "aps")
+    )
+
+    def share(flags: Tensor) -> float:
+        return float(flags.double().mean())
+
+    return {
+        "coverage of raw LAC": share(lac.sets.gather(1, y)),
+        "coverage of randomised APS": share(aps.sets.gather(1, y)),
+        "coverage of displayed LAC": share(lac.shown.gather(1, y)),
+        "empty LAC sets": share(~lac.sets.any(1)),
+        "flagged": share(lac.flagged),
+    }
+
+
+def measure(outputs: Outputs, splits: int) -> dict[str, float]:
+    """Means over random splits."""
+    found = [one_split(outputs, seed) for seed in range(splits)]
+    return {name: sum(each[name] for each in found) / splits for name in found[0]}
+
+
+def verdicts(means: dict[str, float]) -> dict[str, bool]:
+    """What must hold of the means."""
+    added = means["coverage of displayed LAC"] - means["coverage of raw LAC"]
+    return {
+        "raw LAC covers 90 % ± 0.5": abs(means["coverage of raw LAC"] - COVERAGE) <= 0.005,
+        "randomised APS covers 90 % ± 0.5": abs(means["coverage of randomised APS"] - COVERAGE) <= 0.005,
+        "displaying adds at most the empty sets": 0 <= added <= means["empty LAC sets"] + 1e-12,
+        "4.5 to 5.2 % of the known are flagged": 0.045 <= means["flagged"] <= 0.052,
+    }
+
+
+def named(file: Path) -> tuple[str, str]:
+    """Task and method of TASK/METHOD/seed-N/raw_scores.npz."""
+    return file.parent.parent.parent.name, file.parent.parent.name
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", type=Path, nargs="+")
+    parser.add_argument("--splits", type=int, default=200)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    for file in arguments.files:
+        outputs = Outputs.read(file)
+        means = measure(outputs, arguments.splits)
+        task, method = named(file)
+        rows.append({"task": task, "method": method, "n": len(outputs.y), "splits": arguments.splits, **means})
+        print(f"{task} {method}: " + ", ".join(f"{name} {value:.2%}" for name, value in means.items()))
+        for name, holds in verdicts(means).items():
+            print(f"  {'yes' if holds else 'NO '} {name}")
+    command = f"python benchmarks/guarantees.py TASK/METHOD/seed-N/raw_scores.npz … --splits {arguments.splits}"
+    write_json(arguments.results, {"command": command, "commit": COMMIT, "figures": rows})
+
+
+if __name__ == "__main__":
+    main()

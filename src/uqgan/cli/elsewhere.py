@@ -1,0 +1,136 @@
+"""The command evaluate, and options for pictures to test a run on other than its own."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from uqgan.cli.app import Json, Voice, app, print_json
+from uqgan.cli.scores import show_scores
+from uqgan.errors import RunFailed, UsageError
+
+if TYPE_CHECKING:
+    from uqgan.evaluation import Outputs
+    from uqgan.run import Run
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Elsewhere:
+    """Other pictures than the run's own."""
+
+    test: Path | None = None
+    """Folder of class folders (all or some of the run's classes) to test on, with ood/NAME/ if you like."""
+    ood: tuple[str, ...] = ()
+    """NAME=FOLDER: pictures of no class of the run, all that lie below the folder; may be repeated."""
+
+    @property
+    def given(self) -> bool:
+        return self.test is not None or bool(self.ood)
+
+    def sets(self) -> dict[str, Path]:
+        """Folders of the OoD sets by name."""
+        found: dict[str, Path] = {}
+        for text in self.ood:
+            name, sign, folder = text.partition("=")
+            if not (sign and name.strip() and folder):
+                raise UsageError(f"--ood = {text}: must be NAME=FOLDER (for instance drawings=pictures/drawings)")
+            if name in found:
+                raise UsageError(f"--ood = {text}: {name} is given twice (choose another name)")
+            found[name] = Path(folder)
+        return found
+
+    def of(self, run: "Run") -> "Run":
+        """The run, to be tested on these pictures if there are any."""
+        sets = self.sets()
+        return run.on(self.test, sets) if self.given else run
+
+
+def noted(run: "Run", voice: Voice) -> "Run":
+    """The run, with what a person should know about it said."""
+    for note in run.record.notes:
+        voice.say(note)
+    return run
+
+
+def tell(found: dict[str, Any], voice: Voice) -> None:
+    """Say what was left out, or has changed, of what the scores are of."""
+    for note in found["test_set"]["notes"] if "test_set" in found else ():
+        voice.say(note)
+
+
+def check_output(file: Path | None) -> None:
+    if file and file.suffix not in (".json", ".npz"):
+        raise UsageError(f"-o = {file}: must end in .json (scores) or .npz (raw scores of every picture)")
+
+
+def write_output(file: Path, run: "Run", found: dict[str, Any], outputs: "Outputs") -> None:
+    """Write scores with all that they depend on, or raw scores, as the file's name says."""
+    from uqgan.runs import write_scores
+
+    if file.suffix == ".npz":
+        outputs.write(file)
+    else:
+        write_scores(file.parent, run.record, found, file.name)
+
+
+@app.command
+def evaluate(
+    run: Path,
+    /,
+    *,
+    device: str = "auto",
+    data_root: Path | None = None,
+    validation: bool = False,
+    elsewhere: Elsewhere = Elsewhere(),
+    output: Annotated[Path | None, Parameter(("--output", "-o"))] = None,
+    as_json: Json = False,
+    voice: Voice = Voice(),
+) -> None:
+    """Test a run: the paper's columns for each OoD set, with 95 % intervals, and the accuracy of each class.
+
+    Scores on its own test set are kept in its folder. Those on other pictures (--test, --ood), or on its own data where
+    they changed since, are shown; -o keeps them.
+
+    Parameters
+    ----------
+    run
+        Folder of a run.
+    device
+        auto, cpu, cuda or mps.
+    data_root
+        Folder of the paper's data sets; UQGAN_DATA if not given.
+    validation
+        Score validation samples instead, known and OoD, to choose settings by; nothing is kept.
+    output
+        File for the scores, or for the raw scores of every picture: .json or .npz.
+    as_json
+        Print JSON.
+    """
+    from uqgan import api
+    from uqgan.run import save_scores
+
+    check_output(output)
+    if validation and elsewhere.given:
+        raise UsageError("--validation: scores samples of the run's own data (leave it out, or --test and --ood)")
+    loaded = elsewhere.of(noted(api.load(run, device, data_root), voice))
+    with voice.busy(f"testing {run}"):
+        outputs = loaded.outputs(validation)
+        found = loaded.evaluate(outputs=outputs)
+    tell(found, voice)
+    if as_json:
+        print_json(found)
+    else:
+        show_scores(found)
+    if output:
+        write_output(output, loaded, found, outputs)
+        voice.say(f"wrote {output}")
+    if not validation and not output and "test_set" in found:
+        voice.say("shown only: the run keeps the scores on its own test set (-o FILE.json keeps these)")
+    if validation or "test_set" in found:
+        return
+    try:
+        save_scores(run, loaded, found, outputs)
+    except RunFailed as error:
+        voice.say(f"{error}; the scores are shown only")

@@ -1,0 +1,269 @@
+"""Command that predicts pictures: from files to decisions."""
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Column, Table
+
+from uqgan.cli.app import Json, Voice, Whole, app
+from uqgan.errors import RunFailed, UsageError, count
+
+if TYPE_CHECKING:
+    from uqgan.data.decode import Look
+    from uqgan.data.inputs import Sources
+    from uqgan.run import Run
+    from uqgan.scoring import Summary
+    from uqgan.sorting import Folders
+    from uqgan.tables import Row
+    from uqgan.tables import Table as Kept
+
+SHORT = {"probability": "prob.", "aleatoric": "aleat.", "epistemic": "epist.", "foreignness": "foreign", "p_value": "p"}
+"""Titles that are shorter on the terminal."""
+BESIDE = 60
+"""Characters of a line of the table beside the path."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Results:
+    """What becomes of the predictions."""
+
+    output: Annotated[Path | None, Parameter(("--output", "-o"))] = None
+    """A .csv, .jsonl or .parquet file with a row for each picture; a table of the first ones if not given."""
+    probabilities: bool = False
+    """A column for each class with its probability."""
+    resume: bool = False
+    """Go on with the output of a command that was interrupted."""
+    copy_to: Path | None = None
+    """Folder to copy the pictures to, into accept/LABEL/, ambiguous/ and unknown/."""
+    page: Path | None = None
+    """An HTML page with galleries of accepted, ambiguous and unknown pictures."""
+    as_json: Json = False
+    """Print a JSON object for each picture, on a line of its own."""
+
+
+@app.command
+def predict(
+    run: Path,
+    paths: Annotated[list[str], Parameter(allow_leading_hyphen=True)],
+    /,
+    *,
+    results: Results = Results(),
+    seed: Whole = 0,
+    device: str = "auto",
+    data_root: Path | None = None,
+    voice: Voice = Voice(),
+) -> None:
+    """Say of pictures what they are, and whether to accept that: files, folders, patterns, or a list on standard input.
+
+    A file that cannot be read is told, and the exit status is 1 then.
+
+    Parameters
+    ----------
+    run
+        Folder of a run.
+    paths
+        Pictures, folders of them, patterns in quotes, or - for a list on standard input, one path a line.
+    seed
+        The same seed repeats the draws of a stochastic method.
+    device
+        auto, cpu, cuda or mps.
+    data_root
+        Folder of the paper's data sets, for a run without calibration scores; UQGAN_DATA if not given.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait leave their cores to decoding
+    from uqgan import api
+    from uqgan.data.inputs import Sources, look_in_words, look_of
+    from uqgan.samples import check_seed
+    from uqgan.tables import check_ending
+
+    if results.output:
+        check_ending(results.output)
+    elif results.resume:
+        raise UsageError("resume: needs --output, the file to go on with")
+    check_seed(seed)
+    with closing(Sources(paths, sys.stdin.buffer if "-" in paths else None)) as sources:
+        with voice.busy(f"loading {run}"):
+            loaded = api.load(run, device, data_root)
+            look, total = look_of(loaded.record.plan.shape), sources.count()
+        voice.say(f"{count(total, 'picture')}, seen {look_in_words(look)}")
+        decides = can_decide(loaded, voice, needed=bool(results.copy_to or results.page))
+        job = Job(loaded, sources, total, look, seed, decides)
+        summary = score_all(job, results, voice)
+    tell(job, summary, results, voice)
+    if summary.broken:
+        raise RunFailed(f"{summary.broken:,} of {count(summary.n, 'picture')} could not be read")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be predicted, by what."""
+
+    run: "Run"
+    sources: "Sources"
+    total: int
+    look: "Look"
+    seed: int
+    decides: bool
+
+
+def can_decide(run: "Run", voice: Voice, needed: bool) -> bool:
+    """Whether a run can decide; if not, the reason is told, or it is an error where decisions are needed."""
+    try:
+        run.decide(run.calibration.prediction.first(1))
+    except UsageError as error:
+        if needed:
+            raise
+        voice.say(f"{error}: without p-values, decisions and sets")
+        return False
+    return True
+
+
+def score_all(job: Job, results: Results, voice: Voice) -> "Summary":
+    """Predict all pictures; each chunk is kept, copied and printed before the next."""
+    from uqgan.data.decode import decoding
+    from uqgan.data.inputs import batches_of, processes_for
+    from uqgan.log import interrupts
+    from uqgan.progress import Pace, shown
+    from uqgan.scoring import PICTURES, PIECE, Summary, chunk_size, columns_of, score
+    from uqgan.sorting import Folders
+    from uqgan.tables import json_line
+
+    run, columns, chunk = job.run, columns_of(job.run.class_names, results.probabilities), chunk_size(job.run)
+    summary = Summary(columns, run.rule.score, pictures=PICTURES if results.page else 0)
+    folders = Folders(results.copy_to, job.sources.folders()) if results.copy_to else None
+    with ExitStack() as stack:
+        files, table = iter(job.sources), None
+        if results.output:
+            table = stack.enter_context(closing(begun(job, columns, chunk, results)))
+            go_on(table, summary, files, voice)
+        workers = processes_for(islice(iter(job.sources), summary.n, None))
+        pieces = stack.enter_context(decoding(batches_of(files, PIECE), job.look, workers))
+        asked = stack.enter_context(interrupts())
+        pace = Pace("predicting", summary.n, job.total, "picture")
+        show = stack.enter_context(shown(pace, voice.console()))
+        try:
+            for rows in score(run, pieces, job.seed, results.probabilities, job.decides, summary.n // chunk):
+                if folders:
+                    copy(folders, rows, columns)
+                if table:
+                    table.append(rows)
+                if results.as_json:
+                    sys.stdout.writelines(json_line(columns, row) for row in rows)
+                summary.add(rows)
+                pace.advance(len(rows))
+                show()
+                if asked():
+                    raise KeyboardInterrupt(asked())
+        except KeyboardInterrupt:
+            if table:
+                voice.say(f"{table.n:,} of {count(job.total, 'picture')} kept; the same command with --resume goes on")
+            raise
+        if table:
+            table.finish()
+    return summary
+
+
+def begun(job: Job, columns: Sequence[str], chunk: int, results: Results) -> "Kept":
+    """The output, with the rows that an interrupted command left."""
+    from uqgan.tables import Table as Kept
+
+    assert results.output
+    about = job.run.record.about
+    facts = {
+        "run": about.get("weights_sha256"),
+        "seed": job.seed,
+        "device": job.run.record.predictor.prior.device.type,
+        "rule": asdict(job.run.rule) if job.decides else None,
+    }
+    return Kept(results.output, columns, facts, chunk, results.resume)
+
+
+def go_on(table: "Kept", summary: "Summary", files: Iterator[str], voice: Voice) -> None:
+    """Take over the rows that are there, which must be of the same files in the same order."""
+    from uqgan.scoring import printable
+
+    if table.n:
+        voice.say(f"going on after {count(table.n, 'picture')}")
+    for row in table.rows():
+        file = next(files, None)
+        if file is None or printable(file) != row[0]:
+            found = "nothing" if file is None else printable(file)
+            change = f"there was {row[0]} where {found} is now"
+            raise UsageError(f"{table.part}: the pictures have changed, {change} (delete it to begin anew)")
+        summary.add([row])
+
+
+def copy(folders: "Folders", rows: Sequence["Row"], columns: Sequence[str]) -> None:
+    path, label, word = (columns.index(name) for name in ("path", "label", "decision"))
+    for row in rows:
+        if row[word] is not None:
+            folders.copy(row[path], row[word], row[label])
+
+
+def tell(job: Job, summary: "Summary", results: Results, voice: Voice) -> None:
+    """What came of it: a table of the first rows, what could not be read, counts, and the comparison as a whole."""
+    from uqgan.decisions import WORDS
+
+    drift = summary.drift(job.run)
+    if not (results.output or results.as_json):
+        show_first(summary)
+    for sentence in summary.named:
+        voice.say(sentence)
+    if summary.broken > len(summary.named):
+        voice.say(f"… and {summary.broken - len(summary.named):,} more that could not be read")
+    lines = []
+    if summary.counts:
+        lines.append(", ".join(f"{word} {summary.counts[word]:,}" for word in WORDS))
+    if drift:
+        lines.append(f"as a whole: {drift}")
+    for line in lines:
+        (voice.say if results.as_json else plain)(line)
+    if results.page:
+        from uqgan.predictions_page import write_page
+
+        write_page(results.page, job.run, summary, job.look, drift)
+    for file in (results.output, results.copy_to, results.page):
+        if file:
+            voice.say(f"wrote {file}")
+
+
+def plain(sentence: str) -> None:
+    Console(highlight=False).print(sentence, markup=False, soft_wrap=True)
+
+
+def show_first(summary: "Summary") -> None:
+    """The first rows as a table, and how many more there are."""
+    out = Console(highlight=False)
+    kept = [name for name in summary.columns if name != "error"]
+    titles = (Column(SHORT.get(name, name), overflow="fold", no_wrap=name == "path") for name in kept)
+    table = Table(*titles, box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for row in summary.first:
+        cells = dict(zip(summary.columns, row, strict=True)) | {"path": end_of(row[0], max(16, out.width - BESIDE))}
+        table.add_row(*(escape(cell(cells[name])) for name in kept))
+    out.print(table)
+    if summary.n > len(summary.first):
+        plain(f"… and {summary.n - len(summary.first):,} more: -o FILE.csv")
+
+
+def end_of(path: str, width: int) -> str:
+    """The end of a path, where files differ."""
+    return path if len(path) <= width else f"…{path[1 - width :]}"
+
+
+def cell(value: Any) -> str:
+    """A value as text that fits into a table."""
+    if value is None:
+        return "–"
+    if isinstance(value, list):
+        return ", ".join(value)
+    return f"{value:.3f}" if isinstance(value, float) else str(value)

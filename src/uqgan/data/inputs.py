@@ -1,0 +1,202 @@
+"""Pictures to predict, as a person names them: files, folders, patterns, lists; in Python also Pillow images."""
+
+import glob
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+import joblib
+import numpy as np
+
+from uqgan.data.decode import COSTLY, PAYS_FROM, PROCESSES, Broken, Encoded, Look, as_seen, decode_all, pixels
+from uqgan.data.folder import ENDINGS, shown
+from uqgan.errors import UsageError
+
+ENDINGS_IN_WORDS = "png, jpg, webp or bmp"
+
+
+def look_of(shape: Sequence[int]) -> Look:
+    """How a run whose samples have this shape sees pictures."""
+    if len(shape) != 3:
+        raise UsageError("the run takes points in the plane, which no picture is (in Python: run.predict(points))")
+    return Look(shape[-1], shape[0])
+
+
+def look_in_words(look: Look) -> str:
+    """What is done to a picture before a network sees it."""
+    size, colours = look.size, "grey" if look.channels == 1 else "RGB"
+    return f"turned by EXIF, short side fitted to {size} pixels, cropped to the middle {size} × {size}, {colours}"
+
+
+def as_samples(x: Any, shape: tuple[int, ...]) -> Any:
+    """Files and Pillow images, one or a list of them, as uint8 samples of that shape; anything else as it is."""
+    from PIL import Image
+
+    given = list(x) if isinstance(x, list | tuple) else [x]
+    files = [isinstance(each, str | os.PathLike) for each in given]
+    pictures = [is_file or isinstance(each, Image.Image) for is_file, each in zip(files, given, strict=True)]
+    if not any(pictures):
+        return x
+    if not all(pictures):
+        other = type(given[pictures.index(False)]).__name__
+        raise UsageError(f"x holds pictures and a {other}: must be all files and Pillow images, or one array")
+    look = look_of(shape)
+    if all(files):
+        return _pixels_of_files([Path(each) for each in given], look)
+    return np.stack([_pixels_of(each, row, look) for row, each in enumerate(given)])
+
+
+def _pixels_of_files(files: list[Path], look: Look) -> Any:
+    batches: list[list[Encoded]] = [list(files[start : start + 128]) for start in range(0, len(files), 128)]
+    x, broken = decode_all(lambda: batches, look, len(files), sum(map(_size, map(str, files))))
+    if broken:
+        row = min(broken)
+        more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
+        raise UsageError(f"{shown(files[row])}: cannot be read, {broken[row]}{more}")
+    return x
+
+
+def _pixels_of(picture: Any, row: int, look: Look) -> Any:
+    if isinstance(picture, str | os.PathLike):
+        return _pixels_of_files([Path(picture)], look)[0]
+    file = getattr(picture, "fp", None)
+    try:
+        if picture.format == "JPEG" and file is not None:  # not decoded yet: a copy, as decoding changes the original
+            place = file.tell()
+            file.seek(0)
+            data = file.read()
+            file.seek(place)
+            return pixels(data, look)
+        return as_seen(picture.copy(), look)
+    except (Broken, OSError, ValueError) as error:
+        raise UsageError(f"image {row} of x: cannot be read, {error}") from None
+
+
+class Sources:
+    """Files to read: named ones, those in and below folders, those that match patterns, and lists of such.
+
+    They are found anew each time, in the same order, so that any number of them takes no memory.
+    """
+
+    def __init__(self, words: Sequence[str], listed: IO[bytes] | None = None) -> None:
+        self.words = tuple(words)
+        self.list = _kept(listed) if listed and "-" in words else None
+
+    def __iter__(self) -> Iterator[str]:
+        """The files, named alike each time. A word that names nothing is refused; one of a list is given as it is."""
+        for word in self.words:
+            if word == "-" and self.list:
+                self.list.seek(0)
+                for line in self.list:
+                    if entry := os.fsdecode(line.rstrip(b"\r\n")):
+                        yield from below(entry) if _is_folder(entry) else [entry]
+            else:
+                yield from files_of(word)
+
+    def close(self) -> None:
+        """Give up the list."""
+        if self.list:
+            self.list.close()
+
+    def count(self) -> int:
+        """Number of files; at least one, or it is an error."""
+        n = sum(1 for _ in self)
+        if not n:
+            places = ", ".join("the list" if word == "-" else shown(Path(word)) for word in self.words)
+            raise UsageError(f"{places}: no pictures there ({ENDINGS_IN_WORDS})")
+        return n
+
+    def folders(self) -> list[Path]:
+        """Folders that files are looked for in."""
+        heads = [word.partition("*")[0].partition("?")[0].partition("[")[0] for word in self.words if word != "-"]
+        tops = [head if os.path.isdir(head) else os.path.dirname(head) for head in heads]  # noqa: PTH112, PTH120
+        walked = [word for word in self.words if _is_folder(word)]
+        patterns = [top or "." for top, head, word in zip(tops, heads, self.words, strict=False) if head != word]
+        return [Path(each) for each in (*walked, *patterns)]
+
+
+def _kept(listed: IO[bytes]) -> IO[bytes]:
+    """A list from a pipe as a file that can be read again."""
+    kept = tempfile.TemporaryFile()  # noqa: SIM115  # read as long as the sources are
+    for line in listed:
+        kept.write(line)
+    return kept
+
+
+def files_of(word: str) -> Iterator[str]:
+    """Files that a word of the command line stands for."""
+    if _is_folder(word):
+        yield from below(word)
+    elif os.path.lexists(word):
+        yield word
+    elif glob.has_magic(word):
+        yield from _matching(word)
+    else:
+        raise UsageError(f"{shown(Path(word))}: no such file or folder")
+
+
+def _matching(pattern: str) -> Iterator[str]:
+    found = sorted(glob.iglob(pattern, recursive=True))  # noqa: PTH207  # knows absolute patterns
+    if not found:
+        raise UsageError(f"{pattern}: matches nothing")
+    for each in found:
+        if not _is_folder(each):
+            if each.lower().endswith(ENDINGS):
+                yield each
+        elif "**" not in pattern:  # which matches what is in the folders too
+            yield from below(each)
+
+
+def below(folder: str, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[str]:
+    """Pictures in and below a folder, by name; nothing hidden, and no link that leads back up."""
+    try:
+        above = above or frozenset(_identity(str(each)) for each in Path(folder).resolve().parents)
+        here = above | {_identity(folder)}
+        with os.scandir(folder) as entries:
+            inside = sorted((each.name, each.is_dir()) for each in entries if not each.name.startswith("."))
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise UsageError(f"{shown(Path(folder))}: cannot be read ({reason})") from None
+    for name, is_folder in inside:
+        path = os.path.join(folder, name)  # noqa: PTH118  # a Path for each of many files takes longer than the rest
+        if not is_folder:
+            if name.lower().endswith(ENDINGS):
+                yield path
+        elif _identity(path) not in here:
+            yield from below(path, here)
+
+
+def _identity(folder: str) -> tuple[int, int]:
+    found = os.stat(folder)  # noqa: PTH116
+    return found.st_dev, found.st_ino
+
+
+def _is_folder(path: str) -> bool:
+    return os.path.isdir(path)  # noqa: PTH112  # unlike Path's, false for names that no disk takes
+
+
+def _size(file: str) -> int:
+    try:
+        return os.stat(file).st_size  # noqa: PTH116
+    except (OSError, ValueError):
+        return 0
+
+
+def processes_for(files: Iterable[str]) -> int:
+    """Number of processes that it pays to decode these files with."""
+    cost = 0.0
+    for file in islice(files, PAYS_FROM):
+        cost += 1 + _size(file) / COSTLY
+        if cost >= PAYS_FROM:
+            return min(int(joblib.cpu_count()), PROCESSES)
+    return 1
+
+
+def batches_of(files: Iterable[str], size: int) -> Iterator[list[str]]:
+    """Files in lists of one length, the last one shorter."""
+    files = iter(files)
+    while batch := list(islice(files, size)):
+        yield batch

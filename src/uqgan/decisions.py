@@ -1,0 +1,295 @@
+"""Decisions at stated error rates: which samples are flagged, sets of classes, and one of three words for each sample.
+
+Thresholds are ranks among the scores of the calibration samples, which nothing else has seen. So they hold for any
+method, however well or badly it is trained, as long as new samples come from where the calibration samples came from.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from uqgan.errors import UsageError
+from uqgan.files import read_arrays, write_arrays, write_json
+from uqgan.shapes import Labels, Probs, Scores
+from uqgan.temperature import temper
+from uqgan.uncertainty import Prediction
+
+WORDS = ("accept", "ambiguous", "unknown")
+SCORES = ("epistemic", "foreignness", "aleatoric")
+SETS = ("lac", "aps")
+NO_FOREIGNNESS = (
+    "this method has no foreignness of its own, which would tell a mixture of known classes from a stranger: "
+    "all that is flagged is called unknown"
+)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What decisions are made by; it can be changed without training again."""
+
+    false_alarm: float = 0.05
+    """Share of known samples that may be flagged."""
+    coverage: float = 0.9
+    """Share of known samples whose set of classes must hold the true one."""
+    score: str = "epistemic"
+    """Score that flags: epistemic, foreignness or aleatoric."""
+    per_label: bool = False
+    """Whether a sample is compared with the calibration samples of its predicted label only."""
+    sets: str = "lac"
+    """Sets of classes: `lac`, the smallest on average, or `aps`, randomised and larger where classes are torn."""
+
+    def __post_init__(self) -> None:
+        for name, usual in (("false_alarm", 0.05), ("coverage", 0.9)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, float | int) or not 0 < value < 1:
+                raise UsageError(f"{name} = {value}: must be above 0 and below 1 ({usual} is usual)")
+        for name, known in (("score", SCORES), ("sets", SETS), ("per_label", (True, False))):
+            if getattr(self, name) not in known:
+                raise UsageError(f"{name} = {getattr(self, name)}: must be one of {', '.join(map(str, known))}")
+
+    def write(self, file: Path) -> None:
+        write_json(file, asdict(self))
+
+    @staticmethod
+    def read(file: Path) -> "Rule":
+        try:
+            return Rule(**json.loads(file.read_bytes()))
+        except (OSError, ValueError, TypeError):
+            raise UsageError(f"{file}: damaged, or no rule to decide by (uqgan calibrate writes it anew)") from None
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What a method says of the calibration samples, and their labels."""
+
+    y: Labels
+    prediction: Prediction
+    temperature: float = 1.0
+    """Temperature that was fitted on the validation samples; 1 where it doesn't help."""
+
+    def temper(self, probs: Probs) -> Probs:
+        """Class probabilities at this temperature, to be read; sets and scores are made from the raw ones."""
+        return temper(probs, self.temperature)
+
+    def write(self, file: Path) -> None:
+        arrays = self.prediction.arrays("calibration")
+        write_arrays(file, {"y": self.y.numpy(), "temperature": [self.temperature]} | arrays)
+
+    @staticmethod
+    def read(file: Path) -> "Calibration":
+        with read_arrays(file, "calibration scores", "delete it, and uqgan calibrate writes it anew") as arrays:
+            y, prediction = arrays["y"], Prediction.of_arrays("calibration", arrays)
+            if prediction.probs.ndim != 2 or not y.shape == prediction.epistemic.shape == prediction.probs.shape[:1]:
+                raise ValueError(y.shape)
+            return Calibration(y, prediction, float(arrays["temperature"]))
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """Decisions about a batch."""
+
+    p_value: Tensor
+    """Share of calibration samples, the new one counted in, that are at least as strange."""
+    flagged: Tensor
+    """Which samples are stranger than the rule allows known ones to be."""
+    words: tuple[str, ...]
+    """accept, ambiguous or unknown."""
+    sets: Tensor
+    """Classes that each sample may have, (batch, classes); it may be none."""
+    shown: Tensor
+    """The same with the most probable class always."""
+    why: str
+    """Why no flagged sample is called ambiguous, where that is so."""
+
+
+def decide(
+    prediction: Prediction, calibration: Calibration, rule: Rule, own_foreignness: bool, seed: int | None = 0
+) -> Decisions:
+    """Decide about a batch.
+
+    A flagged sample is `ambiguous` if its foreignness alone would not flag it, which is so for a mixture of known
+    classes, else `unknown`. One that is not flagged is `accept` if its LAC set is a single class, else `ambiguous`.
+    """
+    check_rule(calibration, rule)
+    if prediction.probs.shape[1] != calibration.prediction.probs.shape[1]:
+        n, known = prediction.probs.shape[1], calibration.prediction.probs.shape[1]
+        raise UsageError(f"prediction: has {n} classes, calibration {known}: must be of the same run")
+    p_value = p_values(prediction, calibration.prediction, rule.score, rule.per_label)
+    flagged = p_value <= rule.false_alarm
+    like_known = p_values(prediction, calibration.prediction, "foreignness", rule.per_label) > rule.false_alarm
+    lac = lac_sets(prediction.probs, calibration, rule.coverage)
+    unknown = flagged & ~(like_known & own_foreignness)
+    accepted = ~flagged & (lac.sum(1) == 1)
+    words = torch.where(unknown, 2, torch.where(accepted, 0, 1)).tolist()
+    sets = lac if rule.sets == "lac" else aps_sets(prediction.probs, calibration, rule.coverage, seed)
+    top = torch.nn.functional.one_hot(prediction.labels, prediction.probs.shape[1]).bool()
+    why = "" if own_foreignness else NO_FOREIGNNESS
+    return Decisions(p_value, flagged, tuple(WORDS[word] for word in words), sets, sets | top, why)
+
+
+def check_rule(calibration: Calibration, rule: Rule, class_names: Sequence[str] = ()) -> None:
+    """Refuse rates that are smaller than so few calibration samples can tell apart."""
+    for label, n in _group_sizes(calibration, rule).items():
+        if _most(rule.false_alarm, n + 1) < 1:
+            needed = math.ceil(1 / rule.false_alarm - 1e-9) - 1
+            group = "" if label is None else f" predicted to be {class_names[label] if class_names else label}"
+            fix = f"choose {math.ceil(1000 / (n + 1)) / 1000:g} or more" if n else "train with more pictures"
+            fix += "" if label is None else ", or don't decide per label"
+            raise UsageError(
+                f"false_alarm = {rule.false_alarm:g}: needs {needed} calibration samples{group}, there are {n} ({fix})"
+            )
+    n = len(calibration.y)
+    if _least(rule.coverage, n + 1) > n:
+        needed = math.ceil(1 / (1 - rule.coverage) - 1e-9) - 1
+        fix = f"choose {math.floor(1000 * n / (n + 1)) / 1000:g} or less"
+        raise UsageError(f"coverage = {rule.coverage:g}: needs {needed} calibration samples, there are {n} ({fix})")
+
+
+def p_values(new: Prediction, known: Prediction, score: str, per_label: bool) -> Tensor:
+    """p-values of a score, among all known samples or among those with the same predicted label."""
+    scores, known_scores = getattr(new, score), getattr(known, score)
+    if not per_label:
+        return p_value(scores, known_scores)
+    found = torch.ones(len(scores), dtype=torch.double)
+    for label in set(new.labels.tolist()):
+        chosen = new.labels == label
+        found[chosen] = p_value(scores[chosen], known_scores[known.labels == label])
+    return found
+
+
+def p_value(scores: Scores, known: Scores) -> Tensor:
+    """(1 + #{known ≥ score}) / (n + 1): at most α with a chance of at most α, if the score is one of a known sample."""
+    smaller = torch.searchsorted(known.double().sort().values, scores.double().contiguous())
+    return (1 + len(known) - smaller).double() / (len(known) + 1)
+
+
+def thresholds(calibration: Calibration, rule: Rule) -> dict[int | None, tuple[int, float]]:
+    """Number of calibration samples and the score above which a sample is flagged, per label if the rule says so."""
+    labels, scores = calibration.prediction.labels, getattr(calibration.prediction, rule.score)
+    found = {}
+    for label, n in _group_sizes(calibration, rule).items():
+        group = scores if label is None else scores[labels == label]
+        found[label] = (n, float(group.sort(descending=True).values[_most(rule.false_alarm, n + 1) - 1]))
+    return found
+
+
+def lac_threshold(calibration: Calibration, coverage: float) -> float:
+    """Largest 1 - p̂(y|x) of a class in a LAC set: the ⌈(n + 1) coverage⌉-th smallest of the calibration samples."""
+    known = not_probs(calibration.prediction.probs).gather(1, calibration.y[:, None])[:, 0]
+    return _quantile(known, coverage)
+
+
+def lac_sets(probs: Probs, calibration: Calibration, coverage: float) -> Tensor:
+    """Least ambiguous sets (Sadinle et al., 2019): all classes with a probability above one threshold; may be empty."""
+    return not_probs(probs) <= lac_threshold(calibration, coverage)
+
+
+def aps_sets(probs: Probs, calibration: Calibration, coverage: float, seed: int | None = 0) -> Tensor:
+    """Randomised adaptive sets (Romano et al., 2020): the most probable classes up to a sum, the last one by chance."""
+    chance = torch.Generator()
+    _ = chance.seed() if seed is None else chance.manual_seed(seed)
+    known_u, u = (torch.rand(len(each), generator=chance, dtype=torch.double) for each in (calibration.y, probs))
+    known = aps_scores(calibration.prediction.probs, known_u).gather(1, calibration.y[:, None])[:, 0]
+    return aps_scores(probs, u) <= _quantile(known, coverage)
+
+
+def aps_scores(probs: Probs, u: Scores) -> Tensor:
+    """Probability of the classes above each class, and a share 1 - u of its own."""
+    ordered, order = probs.double().sort(dim=1, descending=True, stable=True)
+    return torch.empty_like(ordered).scatter(1, order, ordered.cumsum(1) - u[:, None] * ordered)
+
+
+def not_probs(probs: Probs) -> Tensor:
+    """1 - p̂, of the most probable class as the sum of the others: the subtraction would tie all confident samples."""
+    wide = probs.double()
+    top = wide.argmax(1, keepdim=True)
+    return (1 - wide).scatter(1, top, wide.scatter(1, top, 0.0).sum(1, keepdim=True))
+
+
+@dataclass(frozen=True)
+class Drift:
+    """How the scores of a batch of new samples compare with those of the calibration samples."""
+
+    n: int
+    """Samples in the batch."""
+    share: float
+    """Share of them that is flagged, whatever their label."""
+    low: float
+    high: float
+    """Within these lies the share flagged of 95 % of batches of this size that are as the calibration samples were."""
+    ks: float
+    """Kolmogorov-Smirnov statistic, the largest gap between the two distribution functions, and its p-value."""
+    ks_p_value: float
+    verdict: str
+
+
+def drift(calibration: Calibration, scores: Scores, rule: Rule) -> Drift:
+    """Compare the scores of new samples, in the rule's column, with those of the calibration samples.
+
+    The threshold comes from n samples only, so the share of known samples above it is not quite the stated one: the
+    number flagged is beta-binomial. A Clopper-Pearson interval would take the threshold for exact and alarm too often.
+    """
+    from scipy.stats import betabinom, ks_2samp
+
+    whole = Rule(rule.false_alarm, rule.coverage, rule.score)
+    check_rule(calibration, whole)
+    known, m = getattr(calibration.prediction, rule.score).double(), len(scores)
+    if not m:
+        return Drift(0, 0.0, 0.0, 1.0, 0.0, 1.0, "too few pictures to tell: there are none")
+    ((n, limit),) = thresholds(calibration, whole).values()
+    above = int((known > limit).sum()) + 1  # without ties, the rank of the limit among the calibration scores
+    chances = np.exp(betabinom.logpmf(np.arange(m + 1), m, above, n + 1 - above)).cumsum()
+    low, high = (float(end) / m for end in np.searchsorted(chances, (0.025, 0.975)))
+    ks: Any = ks_2samp(known.numpy(), scores.double().numpy(), method="asymp")
+    share = float((scores.double() > limit).double().mean())
+    verdict = _verdict(share, low, high, float(ks.pvalue), m * rule.false_alarm)
+    usual = f"{share:.1%} of {m:,} flagged, {low:.1%} to {high:.1%} are usual; KS {ks.statistic:.2f}"
+    return Drift(m, share, low, high, float(ks.statistic), float(ks.pvalue), f"{verdict} ({usual})")
+
+
+def _verdict(share: float, low: float, high: float, ks_p_value: float, expected: float) -> str:
+    if share > high:
+        return "more strange pictures than calibrated: they differ from the known ones, or the known ones have changed"
+    if expected < 1:
+        return "too few pictures to tell"
+    if share < low:
+        return "fewer strange pictures than calibrated: these are easier, or known from training"
+    if ks_p_value < 0.01:
+        return "as many strange pictures as calibrated, but the scores of the others have changed"
+    return "as calibrated"
+
+
+def _group_sizes(calibration: Calibration, rule: Rule) -> dict[int | None, int]:
+    """Number of calibration samples to compare with: of all, or per predicted label."""
+    if not rule.per_label:
+        return {None: len(calibration.y)}
+    counts = calibration.prediction.labels.bincount(minlength=calibration.prediction.probs.shape[1])
+    return dict(enumerate(counts.tolist()))
+
+
+def _quantile(scores: Tensor, coverage: float) -> float:
+    rank = _least(coverage, len(scores) + 1)
+    return float(scores.sort().values[rank - 1]) if rank <= len(scores) else math.inf
+
+
+def _most(rate: float, n: int) -> int:
+    """Largest k with k / n at most the rate; both are rounded alike, so 7 of 100 are at most 0.07."""
+    k = round(rate * n) + 1
+    while k / n > rate:
+        k -= 1
+    return k
+
+
+def _least(rate: float, n: int) -> int:
+    """Smallest k with k / n at least the rate."""
+    k = max(0, round(rate * n) - 1)
+    while k / n < rate:
+        k += 1
+    return k

@@ -1,0 +1,110 @@
+"""What a run is tested on: its own data as they are now, which may have changed, or other pictures."""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from uqgan.data.dataset import Decoded
+from uqgan.data.folder import shown
+from uqgan.data.others import Inputs, foreign_pictures, known_pictures, lacking, of_folder, other_task, unseen
+from uqgan.data.seen import as_trained
+from uqgan.data.splits import Task
+from uqgan.data.tasks import is_user_data, load_task
+from uqgan.errors import UsageError
+from uqgan.runs import Plan, Record
+
+Facts = dict[str, Any]
+"""What was tested on, as it stands beside the scores: `test`, `ood`, `notes`."""
+FIX = "test the run on other pictures: --test FOLDER, in Python run.evaluate(test=…)"
+
+
+def inputs_of(record: Record) -> Inputs:
+    return Inputs(record.plan.class_names, record.plan.shape, record.seen)
+
+
+def own_task(record: Record, data_root: str | Path | None = None) -> tuple[Task, Facts | None]:
+    """The task of a run as its data are now; facts only if its test set is not the one of the run any more."""
+    plan = record.plan
+    if not is_user_data(plan.task):
+        task = load_task(plan.task, 0, data_root, skip_broken=True)
+        check_same_data(plan, task)
+        return task, None
+    task = _reloaded(record)
+    if record.seen is None:
+        check_same_data(plan, task)
+        return task, None
+    unknown = sorted(set(task.class_names) - set(plan.class_names))
+    if unknown:
+        known = inputs_of(record).classes
+        fix = f"foreign pictures go to ood/{unknown[0]}/; {FIX}"
+        raise UsageError(f"{task.title}: {unknown[0]} is not a class of the run, which knows {known} ({fix})")
+    digest = task.digest
+    if digest == plan.digest and record.seen.agrees(task):
+        return task, None
+    notes = [f"{task.title}: changed since the run was trained", *task.notes]
+    if len(task.train):
+        task, note = as_trained(task, record.seen, plan.class_names)
+        notes = [note, *lacking(plan.class_names, task.test.y)]
+        if record.seen.agrees(task) and plan.digest == digest:
+            return task, None
+    return task, {"test": plan.task, "ood": dict.fromkeys(task.ood, plan.task), "notes": notes}
+
+
+def check_same_data(plan: Plan, task: Task) -> None:
+    """Refuse data that changed since the run was trained: scores on other data would mean nothing."""
+    if (task.class_names, task.shape) != (plan.class_names, plan.shape):
+        raise UsageError(f"task = {plan.task}: its classes or shape are not those of the run (train it again)")
+    if plan.digest and task.digest != plan.digest:
+        raise UsageError(
+            f"task = {plan.task}: its pictures changed since the run was trained, which does not say which ones it saw "
+            "(train it again, or test it on others: --test FOLDER)"
+        )
+
+
+def elsewhere(
+    record: Record, own: Callable[[], Task], test: Any = None, ood: Mapping[str, Any] | None = None
+) -> tuple[Task, Facts]:
+    """Task of other pictures: a folder or arrays (x, y), and OoD sets by name; without `test` those of `own`."""
+    inputs, ood = inputs_of(record), ood or {}
+    sets = {name: unseen(foreign_pictures(name, source, inputs), f"ood/{name}", inputs) for name, source in ood.items()}
+    inside: dict[str, Decoded] = {}
+    if test is None:
+        try:
+            task = own()
+        except UsageError as error:
+            raise UsageError(f"ood: needs pictures of known classes beside it, but {error}") from None
+        known = Decoded(task.test.x, task.test.y, task.class_names, sources=task.files.get("test", ()))
+        title = task.title
+    else:
+        known, inside = known_pictures(test, inputs)
+        known = unseen(known, "test", inputs)
+        inside = {name: unseen(each, f"ood/{name}", inputs) for name, each in inside.items() if name not in ood}
+        title = word(test)
+    task = other_task(record.plan.task, title, inputs, known, inside | sets)
+    places = dict.fromkeys(inside, word(test)) | {name: word(source) for name, source in ood.items()}
+    return task, {"test": record.plan.task if test is None else word(test), "ood": places, "notes": list(task.notes)}
+
+
+def word(source: Any) -> str:
+    """A folder's path, or that arrays were given."""
+    return shown(Path(source).resolve()) if isinstance(source, str | os.PathLike) else "arrays"
+
+
+def _reloaded(record: Record) -> Task:
+    """The task of user-supplied data under its name."""
+    plan, place = record.plan, Path(record.plan.task)
+    if not place.is_absolute():
+        raise UsageError(f"task = {place}: was given in Python, and is not kept with the run ({FIX})")
+    if not place.exists():
+        raise UsageError(f"task = {shown(place)}: is not there any more ({FIX})")
+    try:
+        return load_task(plan.task, 0, None, plan.shape[-1], plan.shape[0], skip_broken=True)
+    except UsageError:
+        if record.seen is None or not place.is_dir():
+            raise
+    # What does not suffice to train on, such as a class with few pictures left, can be tested on.
+    inputs = inputs_of(record)
+    known, ood = of_folder(place, inputs)
+    sets = {name: unseen(each, f"ood/{name}", inputs) for name, each in ood.items()}
+    return other_task(plan.task, shown(Path(place.name)), inputs, unseen(known, "test", inputs), sets)

@@ -1,0 +1,84 @@
+"""The report's parts about decisions: how many samples get each one, and pictures of each."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from uqgan.data.tasks import Task
+from uqgan.decisions import WORDS, Decisions
+from uqgan.evaluation import Outputs
+from uqgan.plots import data_uri, png
+from uqgan.uncertainty import Prediction
+
+SHOWN = 6
+
+Place = tuple[str | None, int]
+"""A test sample: the name of its OoD set, None for the known classes, and its index there."""
+Made = Mapping[str | None, Decisions]
+"""Decisions by the name of the OoD set, None for the known classes; empty if nothing was decided."""
+
+
+def shares(outputs: Outputs, made: Made) -> list[tuple[str, int, dict[str, float]]]:
+    """Number of samples and share of each decision: for right and wrong predictions, and per OoD set."""
+    right = outputs.right.tolist()
+    groups = [
+        (f"known, predicted {name}", [w for w, r in zip(made[None].words, right, strict=True) if r == wanted])
+        for name, wanted in (("correctly", True), ("wrongly", False))
+    ]
+    groups += [(name, list(made[name].words)) for name in outputs.ood]
+    return [(name, len(group), {w: group.count(w) / len(group) for w in WORDS}) for name, group in groups if group]
+
+
+def galleries(task: Task, outputs: Outputs, made: Made) -> dict[str, dict[str, Any]]:
+    """Pictures of known classes and foreign ones per decision; without decisions, those of extreme uncertainty."""
+    found: dict[str, dict[str, Any]] = {}
+    sides: dict[str, Mapping[Any, Prediction]] = {"known": {None: outputs.test}, "foreign": outputs.ood}
+    for side, sets in sides.items():
+        places = [(name, k) for name, each in sets.items() for k in range(len(each.probs))]
+        if not places:
+            continue
+        groups = by_decision(places, made) if made else by_uncertainty(places, Prediction.join(list(sets.values())))
+        for key, group in groups.items():
+            shown = evenly(group) if made else group
+            pictures = [thumbnail(task, outputs, made, place) for place in shown]
+            found.setdefault(key, {})[side] = {"n": len(group), "of": len(places), "pictures": pictures}
+    return found
+
+
+def by_decision(places: Sequence[Place], made: Made) -> dict[str, list[Place]]:
+    """The samples that got each decision."""
+    words = [made[name].words[k] for name, k in places]
+    return {word: [place for place, w in zip(places, words, strict=True) if w == word] for word in WORDS}
+
+
+def by_uncertainty(places: Sequence[Place], found: Prediction) -> dict[str, list[Place]]:
+    """A few samples with the least epistemic, the most aleatoric, the most epistemic uncertainty."""
+    keys = {"least": found.epistemic, "torn": -found.aleatoric, "most": -found.epistemic}
+    return {name: [places[k] for k in key.argsort(stable=True)[:SHOWN].tolist()] for name, key in keys.items()}
+
+
+def evenly(group: Sequence[Place]) -> list[Place]:
+    """A few of these samples, spread evenly: neither the best nor the worst."""
+    return [group[k] for k in torch.linspace(0, len(group) - 1, min(SHOWN, len(group))).long().tolist()]
+
+
+def thumbnail(task: Task, outputs: Outputs, made: Made, place: Place) -> dict[str, Any]:
+    """What `gallery.html.jinja` shows of a picture."""
+    ood, k = place
+    x, found = (task.test.x, outputs.test) if ood is None else (task.ood[ood], outputs.ood[ood])
+    files = task.files.get("test" if ood is None else f"ood/{ood}", ())
+    ranked = found.probs[k].argsort(descending=True, stable=True).tolist()
+    names = [c for c in ranked if made[ood].shown[k, c]] if made else ranked[:1]
+    return {
+        "source": data_uri(png(x[k : k + 1])),
+        "file": files[k] if len(files) == len(x) else "",
+        "names": [task.class_names[c] for c in names],
+        "probability": float(found.probs[k, ranked[0]]),
+        "truth": task.class_names[outputs.y[k]] if ood is None else None,
+        "wrong": ood is None and ranked[0] != int(outputs.y[k]),
+        "ood": ood,
+        "aleatoric": float(found.aleatoric[k]),
+        "epistemic": float(found.epistemic[k]),
+        "p_value": float(made[ood].p_value[k]) if made else None,
+    }

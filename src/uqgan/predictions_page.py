@@ -1,0 +1,35 @@
+"""Pictures that a run decided about, as one self-contained HTML page with a gallery for each decision."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from uqgan import plots
+from uqgan.data.decode import Look, decode
+from uqgan.data.inputs import look_in_words
+from uqgan.decisions import WORDS
+from uqgan.files import write_text
+from uqgan.run import Run
+from uqgan.scoring import Summary
+from uqgan.tables import Row
+
+
+def write_page(file: Path, run: Run, summary: Summary, look: Look, drift: str) -> None:
+    """Write the page, all of it or nothing. Its pictures are read once more, as the networks see them."""
+    pages = Environment(
+        loader=PackageLoader("uqgan"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    galleries = {word: [_thumbnail(row, summary.columns, look) for row in summary.chosen(word)] for word in WORDS}
+    page = pages.get_template("predictions.html.jinja").render(
+        run=run, summary=summary, galleries=galleries, seen=look_in_words(look), drift=drift
+    )
+    write_text(file, page)
+
+
+def _thumbnail(row: Row, columns: Sequence[str], look: Look) -> dict[str, Any]:
+    pixels, broken = decode([row[0]], look)
+    source = "" if broken else plots.data_uri(plots.png(torch.from_numpy(pixels)))
+    return {"source": source, "name": Path(row[0]).name} | dict(zip(columns, row, strict=True))
