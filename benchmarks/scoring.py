@@ -2,10 +2,10 @@
 
     python benchmarks/scoring.py [--n 100000] [--rounds 3] [--json results/speed/scoring.json]
 
-Generated 32 × 32 PNG files; a small one-vs-all classifier, trained in seconds. Both sides are whole processes that write
-a CSV file with decisions; they take turns, and the fastest of each counts. The time that each takes for few pictures is
-its start-up, and is subtracted. Memory is the resident memory of a process and its children, summed, at its peak. The
-outputs must agree.
+Generated 32 × 32 PNG files; a small one-vs-all classifier, trained in seconds. Both sides are whole processes that
+write a CSV file with decisions; they take turns, and the fastest of each counts. The time that each takes for few
+pictures is its start-up, and is subtracted. Memory is the resident memory of a process and its children, summed, at
+its peak. The outputs must agree.
 """
 
 import argparse
@@ -128,12 +128,12 @@ def main() -> None:
             write_pictures(Path(folder), chosen.n)
         write_pictures(Path(few), FEW)
         train(Path(run))
-        predict, plain_loop = ["-m", "uqgan", "predict", run], [__file__, "--plain", run]
+        predict, loop = ["-m", "uqgan", "predict", run], [__file__, "--plain", run]
         commands = {
             "predict few": [*predict, few, "-o", f"{few}.csv", "--device", "cpu", "-q"],
-            "plain few": [*plain_loop, few, f"{few}.csv"],
+            "plain few": [*loop, few, f"{few}.csv"],
             "predict": [*predict, folder, "-o", ours, "--device", "cpu", "-q"],
-            "plain": [*plain_loop, folder, plain],
+            "plain": [*loop, folder, plain],
         }
         for _ in range(chosen.rounds):
             for name, command in commands.items():
@@ -141,15 +141,15 @@ def main() -> None:
                 seconds, peak = found[name][-1]
                 print(f"{name:12} {seconds:8.1f} s {peak / 2**20:8,.0f} MiB", flush=True)
         difference = largest_difference(Path(ours), Path(plain))
-    seconds = {name: min(each for each, _ in rounds) for name, rounds in found.items()}
-    ours_rate, plain_rate = ((chosen.n - FEW) / (seconds[s] - seconds[f"{s} few"]) for s in ("predict", "plain"))
+    best = {name: min(seconds for seconds, _ in rounds) for name, rounds in found.items()}
+    ours_rate, plain_rate = ((chosen.n - FEW) / (best[side] - best[f"{side} few"]) for side in ("predict", "plain"))
     print(
-        f"{ours_rate:,.0f} and {plain_rate:,.0f} pictures/s after the start: {ours_rate / plain_rate:.2f} times as fast, "
-        f"{seconds['plain'] / seconds['predict']:.2f} times with it; largest difference {difference:.1e}"
+        f"{ours_rate:,.0f} and {plain_rate:,.0f} pictures/s: {ours_rate / plain_rate:.2f} times as fast, with start-up "
+        f"{best['plain'] / best['predict']:.2f} times; largest difference {difference:.1e}"
     )
     row = {
         "pictures": chosen.n,
-        "seconds": {name: round(each, 1) for name, each in seconds.items()},
+        "seconds": {name: round(each, 1) for name, each in best.items()},
         "pictures_per_second": round(ours_rate),
         "plain_pictures_per_second": round(plain_rate),
         "times_as_fast": round(ours_rate / plain_rate, 2),

@@ -16,9 +16,6 @@ from uqgan.run import Run
 from uqgan.scoring import Summary
 from uqgan.tables import Row
 
-PICTURES = 48
-"""Most pictures in a gallery."""
-
 
 def write_page(file: Path, run: Run, summary: Summary, look: Look, drift: str) -> None:
     """Write the page, all of it or nothing. Its pictures are read once more, as the networks see them."""

@@ -86,7 +86,7 @@ def predict(
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait leave their cores to decoding
     from uqgan import api
     from uqgan.data.inputs import Sources, look_in_words, look_of
-    from uqgan.run import check_seed
+    from uqgan.samples import check_seed
     from uqgan.tables import check_ending
 
     if results.output:
@@ -163,7 +163,7 @@ def score_all(job: Job, results: Results, voice: Voice) -> "Summary":
                 summary.add(rows)
                 advance(len(rows))
                 if asked():
-                    raise KeyboardInterrupt
+                    raise KeyboardInterrupt(asked())
         except KeyboardInterrupt:
             if table:
                 voice.say(f"{table.n:,} of {job.total:,} pictures are kept; the same command with --resume goes on")
@@ -215,7 +215,7 @@ def progress(voice: Voice, done: int, total: int) -> Iterator[Callable[[int], No
     """A bar with the time left; a line every half minute where there is no terminal. Takes how many more are done."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from uqgan.log import spell
+    from uqgan.progress import spell
 
     console = voice.console()
     if console.is_terminal and not voice.quiet:
@@ -256,7 +256,7 @@ def tell(job: Job, summary: "Summary", results: Results, voice: Voice) -> None:
     for line in lines:
         (voice.say if results.as_json else plain)(line)
     if results.page:
-        from uqgan.galleries import write_page
+        from uqgan.predictions_page import write_page
 
         write_page(results.page, job.run, summary, job.look, drift)
     for file in (results.output, results.copy_to, results.page):

@@ -153,9 +153,8 @@ def _matching(pattern: str) -> Iterator[str]:
 def below(folder: str, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[str]:
     """Pictures in and below a folder, by name; nothing hidden, and no link that leads back up."""
     try:
-        here = (above or frozenset(_identity(str(each)) for each in Path(folder).resolve().parents)) | {
-            _identity(folder)
-        }
+        above = above or frozenset(_identity(str(each)) for each in Path(folder).resolve().parents)
+        here = above | {_identity(folder)}
         with os.scandir(folder) as entries:
             inside = sorted((each.name, each.is_dir()) for each in entries if not each.name.startswith("."))
     except OSError as error:
