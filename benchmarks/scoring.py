@@ -4,13 +4,14 @@
 
 Generated 32 × 32 PNG files; a small one-vs-all classifier, trained in seconds. Both sides are whole processes that
 write a CSV file with decisions; they take turns, and the fastest of each counts. The time that each takes for few
-pictures is its start-up, and is subtracted. Memory is the resident memory of a process and its children, summed, at its
-peak. The outputs must agree.
+pictures is its start-up, and is subtracted. Memory is the resident memory of a process and its children, summed, at
+its peak. The outputs must agree.
 """
 
 import argparse
 import csv
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -65,10 +66,10 @@ def train(folder: Path) -> None:
     uqgan.fit("one-vs-all", "digits", folder=folder, epochs=5)
 
 
-def measure(command: Sequence[str]) -> tuple[float, int]:
-    """Seconds that a process took, and the peak of the memory of it and its children, in bytes."""
+def measure(command: Sequence[str]) -> tuple[float, float, int]:
+    """Seconds that a process took, those of the cores, and the peak of its and its children's memory in bytes."""
     environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"}  # for both: spinning threads would slow each other down
-    start, peak = time.perf_counter(), 0
+    start, before, peak = time.perf_counter(), cores_busy(), 0
     process = subprocess.Popen([sys.executable, *command], env=environment)
     while process.poll() is None:
         peak = max(peak, sum(resident(each) for each in family(process.pid)))
@@ -76,7 +77,12 @@ def measure(command: Sequence[str]) -> tuple[float, int]:
     seconds = time.perf_counter() - start
     if process.returncode:
         raise SystemExit(process.returncode)
-    return seconds, peak
+    return seconds, cores_busy() - before, peak
+
+
+def cores_busy() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def family(pid: int) -> list[int]:
@@ -120,7 +126,7 @@ def main() -> None:
     from uqgan.acceleration import choose_device
     from uqgan.environment import COMMIT, describe, versions
 
-    found: dict[str, list[tuple[float, int]]] = {}
+    found: dict[str, list[tuple[float, float, int]]] = {}
     with tempfile.TemporaryDirectory() as place:
         run, few, ours, plain = (str(Path(place) / name) for name in ("run", "few", "ours.csv", "plain.csv"))
         folder = str(chosen.pictures or Path(place) / "pictures")
@@ -138,10 +144,11 @@ def main() -> None:
         for _ in range(chosen.rounds):
             for name, command in commands.items():
                 found.setdefault(name, []).append(measure(command))
-                seconds, peak = found[name][-1]
-                print(f"{name:12} {seconds:8.1f} s {peak / 2**20:8,.0f} MiB", flush=True)
+                seconds, busy, peak = found[name][-1]
+                print(f"{name:12} {seconds:6.1f} s, of cores {busy:6.1f} s, {peak / 2**20:6,.0f} MiB", flush=True)
         difference = largest_difference(Path(ours), Path(plain))
-    best = {name: min(seconds for seconds, _ in rounds) for name, rounds in found.items()}
+    best = {name: min(seconds for seconds, *_ in rounds) for name, rounds in found.items()}
+    busy_seconds = {name: min(busy for _, busy, _ in rounds) for name, rounds in found.items()}
     ours_rate, plain_rate = ((chosen.n - FEW) / (best[side] - best[f"{side} few"]) for side in ("predict", "plain"))
     print(
         f"{ours_rate:,.0f} and {plain_rate:,.0f} pictures/s: {ours_rate / plain_rate:.2f} times as fast, with start-up "
@@ -150,11 +157,12 @@ def main() -> None:
     row = {
         "pictures": chosen.n,
         "seconds": {name: round(each, 1) for name, each in best.items()},
+        "core_seconds": {name: round(each, 1) for name, each in busy_seconds.items()},
         "pictures_per_second": round(ours_rate),
         "plain_pictures_per_second": round(plain_rate),
         "times_as_fast": round(ours_rate / plain_rate, 2),
-        "peak_bytes": max(peak for _, peak in found["predict"]),
-        "plain_peak_bytes": max(peak for _, peak in found["plain"]),
+        "peak_bytes": max(peak for *_, peak in found["predict"]),
+        "plain_peak_bytes": max(peak for *_, peak in found["plain"]),
         "largest_difference": difference,
         "cores": os.cpu_count(),
         "device": describe(choose_device("cpu")),
