@@ -11,7 +11,7 @@ demo: $(READY)
 	$(BIN)/uqgan demo --output demo
 
 test: $(DEV)
-	$(BIN)/pytest -n auto --dist worksteal
+	$(BIN)/pytest -n auto --dist loadscope
 
 check: lint test
 
