@@ -1,4 +1,4 @@
-"""From a folder of pictures to decisions about new ones, in four commands; writes docs/from-folder.md's transcript.
+"""From a folder of pictures to decisions about new ones, in four commands.
 
     python benchmarks/folder.py [--method uqgan] [--json results/decisions/folder.json]
 

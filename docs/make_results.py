@@ -49,6 +49,19 @@ runs: their median and range. Start-up includes compilation with an empty cache;
 18dd6fb: started together, so without start-up, then timed one at a time, the median of three turns; MB without the last
 validation. MB of earlier GPU rows include a plain float32 iteration that counted operations."""
 
+PRACTICE = """# Own pictures, own networks
+
+Made by `make results`. Percent; mean ± standard deviation over the seeds where there are several."""
+FOLDER = """## From a folder to decisions
+
+`{command}`: 1,000 MNIST digits 0-4 as PNG files in class folders, then new pictures: other digits 0-4, letters, photo
+patches. {seconds} s in all; {device}; commit {commit}. With {n} calibration pictures and a false-alarm rate of 5 %, between
+{low} and {high} % of the new digits should be flagged (95 % interval)."""
+BACKBONES = """## User-supplied networks
+
+`python benchmarks/backbone.py TASK`: the same network for every method. AUROC over all OoD sets. Real and generated samples
+pass the classifier mixed in one batch, which batch norm needs."""
+
 Record = dict[str, Any]
 used: set[Path] = set()
 """Files that were read for the page."""
@@ -250,6 +263,55 @@ def page() -> str:
     return "\n\n".join([INTRODUCTION, *map(setting, tasks()), costs(), speed()]) + "\n"
 
 
+def percent(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+def session() -> str:
+    """The commands from a folder to decisions, with what they said, and the share flagged of each kind of pictures."""
+    record = read(RESULTS / "decisions" / "folder.json")
+    said = [
+        "\n".join([f"$ {step['command']}", *step["said"], f"# {step['seconds']:.0f} s"]) for step in record["commands"]
+    ]
+    rows = [
+        [kind.replace("-", " "), f"{found['n']:,}", percent(found["flagged"])]
+        + [percent(share) for share in found["decisions"].values()]
+        for kind, found in record["kinds"].items()
+    ]
+    low, high = record["kinds"]["digits"]["interval"]
+    words = FOLDER.format(
+        command=record["command"],
+        device=f"{record['device']}, {record['threads']} threads, torch {record['versions']['torch']}",
+        commit=short(record["commit"]),
+        seconds=f"{record['seconds']:.0f}",
+        n=record["n_calibration"],
+        low=percent(low),
+        high=percent(high),
+    )
+    words_of = list(record["kinds"]["digits"]["decisions"])
+    shares = table(["new pictures", "number", "flagged", *words_of], rows)
+    return "\n\n".join([words, shares, "```text\n" + "\n\n".join(said) + "\n```"])
+
+
+def backbones() -> str:
+    """User-supplied networks: a row per network, norm and method."""
+    rows, facts = [], []
+    for path in sorted((RESULTS / "backbones").glob("*.json")):
+        record = read(path)
+        runs_of = record["runs"]
+        cells = [ours([run["accuracy"] for run in runs_of]), ours([run["auroc"]["all"] for run in runs_of])]
+        kind = {"batch": "batch norm", "group": "group norm"}[record["norm"]]
+        rows.append([name(record["task"]), f"{record['network']}, {kind}", f"`{record['method']}`", *cells])
+        rows[-1].append(str(len(runs_of)))
+        facts.append(f"{runs_of[0]['device']}, commit {short(record['commit'])}")
+    header = ["task", "network", "method", "accuracy", "AUROC all", "seeds"]
+    return f"{BACKBONES}\n\n{table(header, rows, 3)}\n\nOn {'; '.join(dict.fromkeys(facts))}."
+
+
+def practice() -> str:
+    return "\n\n".join([PRACTICE, session(), backbones()]) + "\n"
+
+
 def beside_paper(task: str, sets: list[str]) -> list[list[str]]:
     """Rows of the README's first table."""
     found, published = runs(task), paper()["settings"][task]
@@ -291,6 +353,7 @@ def readme(text: str) -> str:
 def main() -> None:
     (ROOT / "docs" / "results.md").write_text(page())
     (ROOT / "docs" / "toys.md").write_text(toys())
+    (ROOT / "docs" / "practice.md").write_text(practice())
     (ROOT / "README.md").write_text(readme((ROOT / "README.md").read_text()))
 
 

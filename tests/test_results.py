@@ -38,6 +38,7 @@ make_results, make_methods = load_generator("make_results"), load_generator("mak
 def test_the_page_is_what_the_results_give() -> None:
     assert (ROOT / "docs" / "results.md").read_text() == make_results.page(), "run `make results`"
     assert (ROOT / "docs" / "toys.md").read_text() == make_results.toys(), "run `make results`"
+    assert (ROOT / "docs" / "practice.md").read_text() == make_results.practice(), "run `make results`"
 
 
 def test_the_costs_that_the_package_holds_are_what_the_results_give() -> None:
@@ -117,6 +118,7 @@ def test_a_result_parses_and_is_used(path: Path) -> None:
     assert not re.search(r"/(work|tmp|home|root)/", path.read_text())
     make_results.page()
     make_results.toys()
+    make_results.practice()
     records = "\n".join(record.read_text() for record in (ROOT / "docs" / "decisions").glob("*.md"))
     assert path in make_results.used or f"`{path.relative_to(ROOT)}`" in records
 
