@@ -55,12 +55,12 @@ Made by `make results`. Percent; mean ± standard deviation over the seeds where
 FOLDER = """## From a folder to decisions
 
 `{command}`: 1,000 MNIST digits 0-4 as PNG files in class folders, then new pictures: other digits 0-4, letters, photo
-patches. {seconds} s in all; {device}; commit {commit}. With {n} calibration pictures and a false-alarm rate of 5 %, between
-{low} and {high} % of the new digits should be flagged (95 % interval)."""
+patches. {seconds} s in all; {device}; commit {commit}. With {n} calibration pictures and a false-alarm rate of 5 %,
+between {low} and {high} % of the new digits should be flagged (95 % interval)."""
 BACKBONES = """## User-supplied networks
 
-`python benchmarks/backbone.py TASK`: the same network for every method. AUROC over all OoD sets. Real and generated samples
-pass the classifier mixed in one batch, which batch norm needs."""
+`python benchmarks/backbone.py TASK`: the same network for every method. AUROC over all OoD sets. Real and generated
+samples pass the classifier mixed in one batch, which batch norm needs."""
 
 Record = dict[str, Any]
 used: set[Path] = set()
