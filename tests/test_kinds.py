@@ -157,11 +157,13 @@ def test_half_of_an_oracles_batch_are_outliers_shared_equally_between_their_sets
         assert (each[:, 0] == 1).sum() == (each[:, 0] == 2).sum() == len(each) / 2
 
 
-def networks_and_objective(method: str, task: Task, monkeypatch: pytest.MonkeyPatch) -> tuple[Networks, Any]:
+def networks_and_objective(
+    method: str, task: Task, monkeypatch: pytest.MonkeyPatch, config: Config = QUICK
+) -> tuple[Networks, Any]:
     """A method's networks, and what its recipe hands to the supervised loop to minimise."""
     nets, handed = METHODS[method].assemble((2,), 2, QUICK).networks[0], []
     monkeypatch.setattr(METHODS[method].recipe, "fit_supervised", lambda *arguments: handed.append(arguments[5]))
-    METHODS[method].recipe.fit(nets, task, QUICK, Log(), [])
+    METHODS[method].recipe.fit(nets, task, config, Log(), [])
     return nets, handed[0]
 
 
@@ -187,8 +189,9 @@ def test_an_oracles_objective_is_that_of_its_description(
 def test_the_objective_of_bayes_is_a_summed_likelihood_and_the_batchs_share_of_the_kl(
     task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nets, objective = networks_and_objective("bayes", task, monkeypatch)
-    settings, net = QUICK.bayes, nets.classifier
+    config = load_config("moons", overrides={"bayes": {"batch_size": 64, "kl_factor": 1e-5}})  # both terms count
+    nets, objective = networks_and_objective("bayes", task, monkeypatch, config)
+    settings, net = config.bayes, nets.classifier
     n_batches = task.train.steps_per_epoch(settings.batch_size, drop_last=False)
     x, y = torch.randn(8, 2), torch.arange(8) % 2
     torch.manual_seed(1)
