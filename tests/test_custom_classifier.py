@@ -238,21 +238,23 @@ def test_the_supervised_loop_trains_and_validates_in_the_right_mode(moons: Task)
     assert seen[1:] == epoch * 2 + AFTERWARDS
 
 
-def test_weights_that_were_frozen_stay_frozen(moons: Task) -> None:
+@pytest.mark.parametrize("method", ["uqgan", "bayes"])
+def test_weights_that_were_frozen_stay_frozen(method: str, moons: Task) -> None:
     net = MyNet()
     net.hidden[0].requires_grad_(False)
-    trained = uqgan.fit("uqgan", moons, classifier=net, config=QUICK).record.predictor.members[0].classifier.net
+    trained = users_net(uqgan.fit(method, moons, classifier=net, config=QUICK).record.predictor.members[0])
     assert torch.equal(trained.hidden[0].weight, net.hidden[0].weight)
     assert not torch.equal(trained.head.weight, net.head.weight)
 
 
-def test_tied_weights_can_be_saved(moons: Task, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["uqgan", "bayes"])
+def test_tied_weights_can_be_saved(method: str, moons: Task, tmp_path: Path) -> None:
     def tied() -> nn.Module:
         net = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
         net[2].weight = net[0].weight
         return net
 
-    run = uqgan.fit("uqgan", moons, classifier=tied(), folder=tmp_path, config=QUICK)
+    run = uqgan.fit(method, moons, classifier=tied(), folder=tmp_path, config=QUICK)
     loaded = uqgan.load(tmp_path, classifier=tied())
     assert torch.equal(run.predict(moons.test.x).probs, loaded.predict(moons.test.x).probs)
 

@@ -160,3 +160,14 @@ def test_mutual_information_is_at_least_0_and_with_the_mean_entropy_the_entropy_
     assert_close(out.aleatoric + out.epistemic, entropy(out.probs))
     alike = read_mutual_information(logits[:1].repeat(draws, 1, 1), uniform(n))
     assert_close(alike.epistemic, torch.zeros(6, dtype=torch.double))
+
+
+def test_mutual_information_of_sure_draws_keeps_its_digits() -> None:
+    steps = torch.linspace(8, 16, 30)[:, None]
+    logits = torch.stack([torch.cat([steps, -shift * torch.ones_like(steps)], 1) for shift in (0.0, 0.5)])
+    information = read_mutual_information(logits, uniform(2).float()).epistemic
+    assert (information.diff() < 0).all()
+    p = torch.stack([logits[k, :, 1] - logits[k, :, 0] for k in (0, 1)]).double().sigmoid()  # of the other class
+    mean = p.mean(0)
+    wanted = (p * (p / mean).log() + (1 - p) * ((1 - p) / (1 - mean)).log()).mean(0)
+    assert_close(information.double(), wanted, rtol=1e-4, atol=1e-14)

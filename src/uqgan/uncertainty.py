@@ -148,13 +148,21 @@ def read_entropy(logits: DrawnLogits, prior: Prior) -> Prediction:
 def read_mutual_information(logits: DrawnLogits, prior: Prior) -> Prediction:
     """Prediction of softmax logits over draws of the weights: mean entropy, and mutual information with the weights.
 
-    Both sum up to the entropy of the mean: what the draws agree on is aleatoric, what they disagree on epistemic.
+    Both sum up to the entropy of the mean: what the draws agree on is aleatoric, what they disagree on epistemic. In
+    float64 inside: where all draws are sure their difference is lost in float32, and confident samples would be tied.
     """
-    drawn = logits.softmax(-1)
+    wide = logits if logits.device.type == "mps" else logits.double()  # MPS has no float64
+    drawn = wide.softmax(-1)
     probs = drawn.mean(0)
     mean_entropy = entropy(drawn).mean(0)
-    information = (entropy(probs) - mean_entropy).clamp(min=0)
-    return Prediction(probs, mean_entropy, information, information, _spread(drawn))
+    information = (entropy(probs) - mean_entropy).clamp(min=0).to(logits.dtype)
+    return Prediction(
+        probs=probs.to(logits.dtype),
+        aleatoric=mean_entropy.to(logits.dtype),
+        epistemic=information,
+        foreignness=information,
+        spread=_spread(drawn.to(logits.dtype)),
+    )
 
 
 def evidence(logits: Tensor) -> Tensor:
