@@ -43,9 +43,11 @@ def test_values_of_all_sets_together_are_the_means_over_the_samples_of_each(sett
 
 @pytest.mark.parametrize(
     ("method", "metric", "mean"),
-    [("uqgan", "auroc", 88.46), ("uqgan", "fpr95_id_positive", 38.98)]
-    + [("uqgan-mc", "auroc", 91.04), ("uqgan-mc", "fpr95_id_positive", 37.76)],
-)
+    [
+        ("uqgan", "auroc", 88.46), ("uqgan", "fpr95_id_positive", 38.98),
+        ("uqgan-mc", "auroc", 91.04), ("uqgan-mc", "fpr95_id_positive", 37.76),
+    ],
+)  # fmt: skip
 def test_what_lacks_a_set_is_compared_with_the_paper_without_it(method: str, metric: str, mean: float) -> None:
     """Worked out by hand from the per-set tables of CIFAR10 0-4."""
     rest = [name for name in paper.sizes("cifar10") if name != "lsun"]

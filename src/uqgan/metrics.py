@@ -180,10 +180,29 @@ def paired_bootstrap(first: Tensor, second: Tensor, is_ood: Tensor, resamples: i
     def difference(*drawn: Counts) -> float:
         return a.auroc(*drawn) - b.auroc(*drawn)
 
-    replicates = [difference(*drawn) for drawn in _counts(mask, resamples, seed)]
+    return _comparison(difference(*_once(mask)), [difference(*drawn) for drawn in _counts(mask, resamples, seed)])
+
+
+def paired_ood(
+    first: Tensor, second: Tensor, is_ood: Tensor, resamples: int = 1000, seed: int = 0
+) -> dict[str, Comparison]:
+    """Like `paired_bootstrap`, for each of `ood_scores`."""
+    values, mask = _classes(first, is_ood, "first", "is_ood")
+    a, b = rank(values, mask), rank(*_classes(second, is_ood, "second", "is_ood"))
+
+    def differences(*drawn: Counts) -> dict[str, float]:
+        others = b.ood_scores(*drawn)
+        return {name: value - others[name] for name, value in a.ood_scores(*drawn).items()}
+
+    replicates = [differences(*drawn) for drawn in _counts(mask, resamples, seed)]
+    estimates = differences(*_once(mask))
+    return {name: _comparison(value, [each[name] for each in replicates]) for name, value in estimates.items()}
+
+
+def _comparison(estimate: float, replicates: Sequence[float]) -> Comparison:
     tail = min(np.less_equal(replicates, 0).sum(), np.greater_equal(replicates, 0).sum())
-    p_value = float(min(1.0, 2 * (tail + 1) / (resamples + 1)))
-    return Comparison(_interval(difference(*_once(mask)), replicates), p_value)
+    p_value = float(min(1.0, 2 * (tail + 1) / (len(replicates) + 1)))
+    return Comparison(_interval(estimate, replicates), p_value)
 
 
 def _checked(resamples: int) -> int:

@@ -48,24 +48,29 @@ def _content() -> dict[str, Any]:
     return found
 
 
+def _row(setting: str, method: str) -> dict[str, Any] | None:
+    found: dict[str, Any] | None = _content()["settings"].get(setting, {}).get(method)
+    return found
+
+
 def settings() -> tuple[str, ...]:
     """The paper's settings, by the names of their tasks."""
     return tuple(_content()["settings"])
 
 
 def methods(setting: str) -> tuple[str, ...]:
-    """Methods with a row in a setting's tables, in the paper's order."""
-    return tuple(_content()["settings"][setting])
+    """Methods with a row in a setting's tables, in the paper's order; none for other tasks."""
+    return tuple(_content()["settings"].get(setting, ()))
 
 
 def sizes(setting: str) -> dict[str, int]:
-    """Number of test samples of each OoD set, in the paper's order."""
-    return dict(_content()["sizes"][setting])
+    """Number of test samples of each OoD set, in the paper's order; none for other tasks."""
+    return dict(_content()["sizes"].get(setting, {}))
 
 
 def known_value(setting: str, method: str, metric: str) -> Value | None:
     """Value of a metric of the known classes; None for a method without a row."""
-    row = _content()["settings"][setting].get(method)
+    row = _row(setting, method)
     return Value(*row["known"][metric]) if row else None
 
 
@@ -74,7 +79,7 @@ def ood_value(setting: str, method: str, metric: str, names: Iterable[str]) -> V
 
     The standard deviation of a computed mean is that of sets that vary independently.
     """
-    row, counts, chosen = _content()["settings"][setting].get(method), sizes(setting), set(names)
+    row, counts, chosen = _row(setting, method), sizes(setting), set(names)
     if not row or not chosen or not chosen <= set(counts):
         return None
     if chosen == set(counts) or len(chosen) == 1:
@@ -98,7 +103,7 @@ def pooled(values: Mapping[str, float], counts: Mapping[str, int]) -> float:
 
 
 def verdict(ours: float, theirs: Value, metric: str) -> str:
-    """Whether our mean is within ± BAND of the paper's standard deviations, better or worse; as printed, two decimals."""
+    """Whether our mean is within ± BAND of the paper's standard deviations, better or worse, in two decimals."""
     difference = round(ours, 2) - round(theirs.mean, 2)
     if abs(difference) <= BAND * theirs.std + 1e-9:
         return WITHIN
