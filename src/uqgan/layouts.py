@@ -98,7 +98,7 @@ def explanations(found: Reproduction) -> list[str]:
     said = ["Percent; mean ± standard deviation, ours over the seeds."]
     if found.ties:
         best = "the best of ours without outliers, and what cannot be told from it"
-        said[0] += f" Bold: {best} (by {'; by '.join(found.ties)})."
+        said[0] += f" Bold: {best} by {', or by '.join(found.ties)}."
     if found.compared:
         said[0] += " ▲ better, ▼ worse than the paper by more than 2 of its standard deviations."
     if found.lacking and found.compared:

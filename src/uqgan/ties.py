@@ -3,13 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from statistics import mean, stdev
 
-from uqgan.paper import BAND
+import torch
+
+from uqgan.evaluation import Outputs, raw_digest
+from uqgan.metrics import paired_ood
 from uqgan.results import Result
 
-PAIRED = "paired bootstrap of the raw scores"
-OVERLAP = "overlapping intervals (mean ± 2 standard deviations over the seeds; of a single run its 95 % interval)"
+PAIRED = "paired bootstrap of raw scores"
+OVERLAP = "overlap of mean ± standard deviation over the seeds, or of a single run's 95 % interval"
 RESAMPLES, LEVEL = 200, 0.05
 
 
@@ -22,7 +26,7 @@ class Contender:
 
     def interval(self, metric: str, sets: Sequence[str], score: str) -> tuple[float, float]:
         if len(self.values) > 1:
-            reach = BAND * stdev(self.values)
+            reach = stdev(self.values)
             return mean(self.values) - reach, mean(self.values) + reach
         return self.results[0].interval(metric, sets, score) or (self.values[0], self.values[0])
 
@@ -40,7 +44,7 @@ def tied(
         return False, OVERLAP
     theirs = {result.seed: result for result in other.results}
     pairs = [(result, theirs[result.seed]) for result in best.results if sets and resamples and result.seed in theirs]
-    raw = [(a.raw, b.raw) for a, b in pairs if a.raw and b.raw]
+    raw = [(a.raw, b.raw) for a, b in pairs if a.raw and b.raw and own_raw_scores(a) and own_raw_scores(b)]
     if not raw:
         return True, OVERLAP
     column = "epistemic" if score == "sets" else score
@@ -48,16 +52,19 @@ def tied(
     return max(p_values) > LEVEL, PAIRED
 
 
+def own_raw_scores(result: Result) -> bool:
+    """Whether the raw scores beside a record are those that it was made from."""
+    return digest_of(str(result.raw)) == result.record.get("raw_sha256")
+
+
+@cache
+def digest_of(file: str) -> str:
+    return raw_digest(Outputs.read(Path(file)))
+
+
 @cache
 def p_values_of(first: str, second: str, sets: tuple[str, ...], column: str, resamples: int) -> dict[str, float]:
     """P-values of "no difference" for each OoD metric of two files of raw scores, of these sets together."""
-    from pathlib import Path
-
-    import torch
-
-    from uqgan.evaluation import Outputs
-    from uqgan.metrics import paired_ood
-
     outputs = [Outputs.read(Path(file)) for file in (first, second)]
     scores = []
     for each in outputs:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SHORT = {"difference": "Δ"}
 COLOURS = {"better": "green", "worse": "red"}
 MOST_SEEDS = 1000
-METHOD, SIDE, CELL = 16, 26, 12
+METHOD, SIDE, CELL = 17, 27, 12
 """Columns of the terminal for a method's name, for all that stands beside the values, and for a value."""
 
 
