@@ -17,11 +17,11 @@ INTRODUCTION = """# Results
 Made by `make results` from the files under `results/`, which hold every score with its settings, versions, device,
 command and commit; a test fails when a page is not what they give. Percent, mean ± standard deviation over the
 seeds. "Ours" is this program, "paper" the printed value. ▲ better, ▼ worse than the paper by more than 2 of its
-standard deviations. Bold: the best of all methods of ours that see no outliers, and those whose mean ± standard deviation
-(of a single run: 95 % interval) overlaps with its. S/F: success against failure. OoD sets are ranked by Eq. 4; FPR95 takes
-the known classes as positive. A record without a commit of its own has that of its first appearance.
-[Every look at a test set](test-set-looks.md) is logged. `uqgan reproduce cifar10 --runs runs` makes such tables of any
-evaluated runs, on the terminal or as Markdown, CSV, LaTeX and HTML."""
+standard deviations. Bold: the best of all methods of ours that see no outliers, and those whose mean ± standard
+deviation (of a single run: 95 % interval) overlaps with its. S/F: success against failure. OoD sets are ranked by Eq.
+4; FPR95 takes the known classes as positive. A record without a commit of its own has that of its first appearance.
+[Every look at a test set](test-set-looks.md) is logged. `uqgan reproduce cifar10 --runs runs` makes such tables of
+any evaluated runs, on the terminal or as Markdown, CSV, LaTeX and HTML."""
 
 
 def results() -> str:
