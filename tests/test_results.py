@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 RESULTS = sorted(path for path in (ROOT / "results").rglob("*") if path.is_file())
 RUNS = [path for path in RESULTS if path.name.startswith("seed-")]
 METHOD_PAGES = sorted((ROOT / "docs" / "methods").glob("*.md"))
-GUIDES = ["index.md", "methods.md", "data.md", "decide.md", "predict.md", "api.md"]
+GUIDES = ["index.md", "methods.md", "data.md", "decide.md", "predict.md", "reproduce.md", "api.md"]
 PAGES = [*GUIDES, *(f"methods/{path.name}" for path in METHOD_PAGES)]
 MEASURED = re.compile(
     r"(accuracy|AUROC|ECE|FPR95|epistemic|aleatoric)\b[^.\n]{0,40}?\d\.\d"  # a score

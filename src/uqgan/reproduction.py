@@ -169,6 +169,10 @@ def reproduce(
     printed = paper.methods(task)
     chosen = [name for name in METHODS if name in methods or (not methods and (name in printed or found.of(name)))]
     results = {name: tuple(found.of(name)) for name in chosen}
+    gone: dict[str, list[int]] = {}
+    for name, seed in missing_runs(found, chosen, seeds):
+        gone.setdefault(name, []).append(seed)
+    missing = [f"{name} (seed {', '.join(map(str, gone[name]))})" if results[name] else name for name in gone]
     sets = shared_sets(task, [result for group in results.values() for result in group])
     lacking = tuple(name for name in paper.sizes(task) if name not in sets)
     table = blocks(task, sets, lacking)
@@ -176,14 +180,15 @@ def reproduce(
     rows, how = mark_best(
         [Row(task, name, group, cells(task, name, group, columns)) for name, group in results.items()], resamples
     )
-    missing = []
-    for name, group in results.items():
-        gone = sorted(set(seeds) - {result.seed for result in group})
-        if not group:
-            missing.append(name)
-        elif gone:
-            missing.append(f"{name} (seed {', '.join(map(str, gone))})")
     return Reproduction(task, sets, lacking, table, tuple(rows), tuple(missing), tuple(found.notes), how)
+
+
+def missing_runs(found: Found, methods: Collection[str], seeds: Collection[int]) -> list[tuple[str, int]]:
+    """Method and seed of each run that is asked for and not there; without seeds one of each method is asked for."""
+    there = {name: {result.seed for result in found.of(name)} for name in methods}
+    return [
+        (name, seed) for name in methods for seed in (seeds or ([] if there[name] else [0])) if seed not in there[name]
+    ]
 
 
 def shared_sets(task: str, results: Sequence[Result]) -> tuple[str, ...]:
