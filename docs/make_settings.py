@@ -8,7 +8,17 @@ from pathlib import Path
 import make_tables
 from make_tables import joined, read, record, short, table
 from uqgan import paper
-from uqgan.layouts import counted, explanations, lines, markdown_table, names_of, title_of
+from uqgan.layouts import (
+    RUNS,
+    column_title,
+    counted,
+    explanations,
+    lines,
+    markdown_table,
+    names_of,
+    runs_table,
+    title_of,
+)
 from uqgan.methods import METHODS
 from uqgan.reproduction import Block, Column, Reproduction, reproduce
 from uqgan.results import check_origin, find_results, set_title
@@ -84,7 +94,8 @@ def page(task: str) -> str:
     for block in found.blocks:
         if lines(kept, block):
             parts += [f"## {block.title}", markdown_table(kept, block)]
-    return joined(*parts, comparison(task))
+    runs = runs_table(found)
+    return joined(*parts, f"## {RUNS}\n\n{runs}" if runs else "", comparison(task))
 
 
 def below(found: Reproduction) -> str:
@@ -99,14 +110,6 @@ def below(found: Reproduction) -> str:
         ]
         rows.append([title_of(row), "; ".join(missed), causes.get(row.method, NO_CAUSE)])
     return f"{WORSE}\n\n{table(['method', 'ours (paper)', 'cause'], rows, 3)}" if rows else ""
-
-
-def column_title(found: Reproduction, column: Column) -> str:
-    """What a column is called outside of its table."""
-    name = paper.TITLES[column.metric]
-    if not column.sets:
-        return name
-    return f"{name} all" if column.sets == found.sets else f"{name} {names_of(column.sets)}"
 
 
 def comparison(task: str) -> str:

@@ -18,7 +18,7 @@ from uqgan import paper
 from uqgan.cli import main
 from uqgan.data.tasks import TASKS, is_near
 from uqgan.evaluation import Outputs, evaluate
-from uqgan.layouts import FORMATS, lines, sentences, to_csv, to_html, to_latex, to_markdown
+from uqgan.layouts import FORMATS, lines, runs_table, sentences, to_csv, to_html, to_latex, to_markdown
 from uqgan.reproduction import STATES, Column, Reproduction, bare, reproduce
 from uqgan.results import Found, Result, find_results, read_result
 from uqgan.ties import OVERLAP, PAIRED
@@ -108,6 +108,7 @@ def test_seeds_and_methods_are_chosen(tmp_path: Path) -> None:
     ("changes", "why"),
     [
         ({"test_set": {"n": 3}}, "tested on other pictures"),
+        ({"samples": "validation"}, "its samples are validation, not test"),
         ({"settings": {"uqgan": {"lambda_reg": 99.0}}}, "uqgan.lambda_reg = 99.0, not 1.0"),
         ({"settings": {"classifier": "custom"}}, "classifier = custom, not resnet"),
         ({"method": "unheard-of"}, "damaged, or no record"),
@@ -225,7 +226,17 @@ def test_csv_has_every_value_and_loses_none() -> None:
     assert len(rows) == sum(len(row.cells) for row in table.rows)
     one = next(row for row in rows if (row["method"], row["metric"]) == ("uqgan", "accuracy"))
     assert (one["paper"], one["paper_std"], one["n"], one["seeds"]) == ("87.2600", "0.2900", "3", "0 1 2")
+    lows, values, highs = (list(map(float, one[key].split())) for key in ("lows", "values", "highs"))
+    assert all(low < value < high for low, value, high in zip(lows, values, highs, strict=True))
     assert float(one["ours"]) - float(one["paper"]) == pytest.approx(float(one["difference"]), abs=2e-4)
+
+
+def test_every_run_is_shown_with_its_intervals() -> None:
+    """Accuracy of UQGAN's first seed on CIFAR10 as its record has it."""
+    record = json.loads(CIFAR.read_text())
+    value, (low, high) = 100 * record["scores"]["accuracy"], (100 * end for end in record["intervals"]["accuracy"])
+    assert f"| UQGAN | 0 | {value:.2f} ({low:.2f} to {high:.2f}) |" in runs_table(committed("cifar10"))
+    assert not runs_table(reproduce("cifar10", Found()))
 
 
 def test_latex_is_balanced_and_has_the_best_in_bold() -> None:
@@ -274,7 +285,8 @@ def test_the_command_prints_paper_ours_and_difference(
 ) -> None:
     status, out, _ = run(monkeypatch, capsys, "cifar10", "--runs", str(RESULTS), "--methods", "uqgan,uqgan-mc")
     assert not status
-    for words in ("87.26±0.29", "86.93±0.27", "-0.33", "ours 3", "without LSUN", "are compared"):
+    worse = "Worse than the paper: UQGAN (AUPR-In CIFAR10 5-9); UQGAN with MC-Dropout (AUROC S/F)."
+    for words in ("87.26±0.29", "86.93±0.27", "-0.33", "ours 3", "without LSUN", "are compared", worse):
         assert words in out
     assert max(map(len, out.splitlines()[:40])) <= 80
 

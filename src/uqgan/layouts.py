@@ -9,14 +9,15 @@ from uqgan import paper
 from uqgan.errors import count
 from uqgan.methods import METHODS
 from uqgan.paper import BETTER, WORSE
-from uqgan.reproduction import INCOMPARABLE, MISSING, Block, Cell, Reproduction, Row, bare
-from uqgan.results import set_title
+from uqgan.reproduction import INCOMPARABLE, MISSING, Block, Cell, Column, Reproduction, Row, bare
+from uqgan.results import Result, set_title
 
 MARKS = {BETTER: " ▲", WORSE: " ▼"}
 NOTHING = "–"
+RUNS = "Runs, with 95 % intervals over their test samples"
 CSV_COLUMNS = (
     "setting", "method", "metric", "sets", "score", "paper", "paper_std", "ours", "ours_std", "n", "seeds",
-    "difference", "verdict", "best",
+    "difference", "verdict", "best", "values", "lows", "highs",
 )  # fmt: skip
 PAPER, OURS, DIFFERENCE = "paper", "ours", "difference"
 
@@ -89,6 +90,14 @@ def counted(found: Reproduction) -> str:
     return f"{start}± 2 of the paper's standard deviations, {reached}" + "".join(f"; {each}" for each in rest) + "."
 
 
+def column_title(found: Reproduction, column: Column) -> str:
+    """What a column is called outside of its table."""
+    name = paper.TITLES[column.metric]
+    if not column.sets:
+        return name
+    return f"{name} all" if column.sets == found.sets else f"{name} {names_of(column.sets)}"
+
+
 def names_of(sets: tuple[str, ...]) -> str:
     return ", ".join(map(set_title, sets))
 
@@ -134,18 +143,43 @@ def to_markdown(found: Reproduction) -> str:
     parts = [f"# {set_title(found.task)}", *sentences(found)]
     for block in found.blocks:
         parts += [f"## {block.title}", markdown_table(found, block)]
+    if runs := runs_table(found):
+        parts += [f"## {RUNS}", runs]
     return "\n\n".join(parts) + "\n"
 
 
+def runs_table(found: Reproduction) -> str:
+    """Every run with the first table's columns and their intervals, as Markdown; empty where there is no run."""
+    columns = found.blocks[0].columns
+    rows = [["method", "seed", *(column.title for column in columns)], ["---", "--:", *("--:" for _ in columns)]]
+    for row in found.rows:
+        for result in row.results:
+            cells = [with_interval(bare(column), result) for column in columns]
+            rows.append([title_of(row), str(result.seed), *cells])
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows) if len(rows) > 2 else ""
+
+
+def with_interval(column: Column, result: Result) -> str:
+    value, ends = column.ours(result), column.interval(result)
+    if value is None:
+        return NOTHING
+    return f"{value:.2f}" + (f" ({ends[0]:.2f} to {ends[1]:.2f})" if ends else "")
+
+
 def sentences(found: Reproduction) -> list[str]:
-    """The count of values, what is missing, and the explanations."""
+    """The count of values, what is missing, what is worse, and the explanations."""
     said = [counted(found)] if paper.methods(found.task) else []
     said += [f"Missing: {', '.join(found.missing)}."] if found.missing else []
+    worse = [f"{row.title} ({', '.join(column_title(found, c) for c in columns)})" for row, columns in found.worse()]
+    said += [f"Worse than the paper: {'; '.join(worse)}."] if worse else []
     return said + explanations(found)
 
 
 def to_csv(found: Reproduction) -> str:
-    """One line per value, in percent; sets that are taken together are joined by +."""
+    """One line per value, in percent; sets that are taken together are joined by +.
+
+    `values` are those of the runs in the order of their seeds, `lows` and `highs` their 95 % intervals; - is none.
+    """
     out = io.StringIO()
     table = csv.writer(out, lineterminator="\n")
     table.writerow(CSV_COLUMNS)
@@ -158,7 +192,9 @@ def to_csv(found: Reproduction) -> str:
             score = {"sets": "epistemic"}.get(column.score, column.score) if column.sets else ""
             place = (found.task, row.method, column.metric, " + ".join(column.sets), score)
             seeds = " ".join(map(str, row.seeds))
-            table.writerow([*place, *numbers, seeds, difference, cell.verdict, int(cell.best)])
+            runs = [(column.ours(result), *(column.interval(result) or (None, None))) for result in row.results]
+            each = [" ".join("-" if one is None else f"{one:.4f}" for one in ones) for ones in zip(*runs, strict=True)]
+            table.writerow([*place, *numbers, seeds, difference, cell.verdict, int(cell.best), *each])
     return out.getvalue()
 
 

@@ -29,6 +29,10 @@ class Column:
     def ours(self, result: Result) -> float | None:
         return result.ood(self.metric, self.sets, self.score) if self.sets else result.known(self.metric)
 
+    def interval(self, result: Result) -> tuple[float, float] | None:
+        """95 % interval over the run's test samples."""
+        return result.interval(self.metric, self.sets, self.score)
+
     def theirs(self, task: str, method: str) -> Value | None:
         if not self.sets:
             return paper.known_value(task, method, self.metric)

@@ -167,6 +167,8 @@ def deviation(result: Result) -> str:
     """Why a result does not stand for its method on its task: not trained or not tested as the task says."""
     if "test_set" in result.record:
         return "it was tested on other pictures"
+    if result.record.get("samples", "test") != "test":
+        return f"its samples are {result.record['samples']}, not test"
     if (result.file.parent / ABOUT).exists() and not finished(result.file.parent):
         return "its training has not finished (uqgan train … --resume)"
     given, usual = result.record.get("settings", {}), load_config(result.task).model_dump()

@@ -48,8 +48,7 @@ def tied(
     if not raw:
         return True, OVERLAP
     column = "epistemic" if score == "sets" else score
-    p_values = [p_values_of(str(a), str(b), sets, column, resamples)[metric] for a, b in raw]
-    return max(p_values) > LEVEL, PAIRED
+    return any(p_values_of(str(a), str(b), sets, column, resamples)[metric] > LEVEL for a, b in raw), PAIRED
 
 
 def own_raw_scores(result: Result) -> bool:

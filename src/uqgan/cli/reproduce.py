@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SHORT = {"difference": "Δ"}
 COLOURS = {"better": "green", "worse": "red"}
-MOST_SEEDS = 1000
+MOST_SEEDS, MOST_NOTES = 1000, 5
 METHOD, SIDE, CELL = 17, 27, 12
 """Columns of the terminal for a method's name, for all that stands beside the values, and for a value."""
 
@@ -71,8 +71,11 @@ def reproduce(
     from uqgan.results import find_results
 
     found = find_results(places, setting, names, numbers)
-    for note in found.notes:
+    shown = found.notes if voice.verbose else found.notes[:MOST_NOTES]
+    for note in shown:
         voice.say(note)
+    if len(found.notes) > len(shown):
+        voice.say(f"{len(found.notes) - len(shown):,} more were left out (-v names them)")
     if dry_run:
         show_plan(set_beside(setting, found, names, numbers, resamples=0))
         return
