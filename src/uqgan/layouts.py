@@ -14,6 +14,8 @@ from uqgan.results import Result, set_title
 
 MARKS = {BETTER: " ▲", WORSE: " ▼"}
 NOTHING = "–"
+NAMED = 4
+"""Columns in which a method is worse that are named; of more the number is told."""
 RUNS = "Runs, with 95 % intervals over their test samples"
 CSV_COLUMNS = (
     "setting", "method", "metric", "sets", "score", "paper", "paper_std", "ours", "ours_std", "n", "seeds",
@@ -116,9 +118,10 @@ def explanations(found: Reproduction) -> list[str]:
             "from its values per set, weighted by their sizes, with the deviation of independent sets; AUPR cannot be."
         )
     if any(METHODS[row.method].sees_ood and row.results for row in found.rows):
+        of_theirs = f", and {names_of(found.lacking)}" if found.lacking else ""
         said.append(
             f"Oracles of ours trained with other pictures of the sets they are tested on: {names_of(found.sets)}. "
-            "These training sets are smaller than the authors', who have whole ones, and LSUN."
+            f"These training sets are smaller than the authors', who have whole ones{of_theirs}."
         )
     if paper.methods(found.task) and not all(row.printed for row in found.rows):
         said.append("Rows marked (ours) are not in the paper.")
@@ -170,7 +173,11 @@ def sentences(found: Reproduction) -> list[str]:
     """The count of values, what is missing, what is worse, and the explanations."""
     said = [counted(found)] if paper.methods(found.task) else []
     said += [f"Missing: {', '.join(found.missing)}."] if found.missing else []
-    worse = [f"{row.title} ({', '.join(column_title(found, c) for c in columns)})" for row, columns in found.worse()]
+    worse = []
+    for row, columns in found.worse():
+        names = [column_title(found, column) for column in columns[:NAMED]]
+        rest = [f"{len(columns) - NAMED} more"] if len(columns) > NAMED else []
+        worse.append(f"{row.title} ({', '.join(names + rest)})")
     said += [f"Worse than the paper: {'; '.join(worse)}."] if worse else []
     return said + explanations(found)
 
