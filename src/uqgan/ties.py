@@ -69,4 +69,4 @@ def p_values_of(first: str, second: str, sets: tuple[str, ...], column: str, res
     for each in outputs:
         scores.append(torch.cat([getattr(part, column) for part in (each.test, *(each.ood[name] for name in sets))]))
     is_ood = torch.arange(len(scores[0])) >= len(outputs[0].y)
-    return {name: found.p_value for name, found in paired_ood(scores[0], scores[1], is_ood, resamples).items()}
+    return paired_ood(scores[0], scores[1], is_ood, resamples)
