@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
-    config = parse({"classifier": "resnet", "compile": "always", "fresh": True} | SHORT)
+    config = parse({"classifier": "resnet", "compile": "always", "fresh": True, **SHORT})
     task = small_task().to(choose_device(chosen.device))
     broken = []
     for name in chosen.methods:
