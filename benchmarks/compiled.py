@@ -20,7 +20,7 @@ from uqgan.log import Log
 from uqgan.methods import METHODS
 
 BATCH, SHAPE, N_CLASSES = 32, (3, 32, 32), 5
-SHORT: dict[str, dict[str, Any]] = {
+SHORT: dict[str, Any] = {
     "uqgan": {"iterations": 6, "validate_every": 3, "batch_size": BATCH},
     "autoencoder": {"kind": "resnet", "dim": 16, "epochs": 2, "batch_size": BATCH},
     "confident": {"epochs": 2, "batch_size": BATCH, "width": 64},
