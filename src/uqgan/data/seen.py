@@ -46,7 +46,7 @@ class Seen:
 
     @property
     def kept(self) -> Prints:
-        """Of samples that no test may hold: of every part but `test` and `ood`."""
+        """Fingerprints of all parts but `test` and `ood`: of samples that no test may hold."""
         return np.concatenate([prints for part, prints in self.parts.items() if not _tested(part)])
 
     def agrees(self, task: Task) -> bool:
