@@ -24,6 +24,7 @@ from uqgan.models.fast import (
     fast,
     half_dropout_mask,
 )
+from uqgan.models.gen import make_autoencoder as make_variational_autoencoder
 from uqgan.models.layers import DownBlock, Dropout, UpBlock
 
 MNIST, CIFAR, TINY = (1, 32, 32), (3, 32, 32), (3, 64, 64)
@@ -89,6 +90,24 @@ def test_a_quick_autoencoder_gives_the_same_reconstructions_and_gradients(
     plain, quick = both(make_autoencoder(kind, shape, 5, 8))
     x, y = torch.rand(3, *shape, dtype=torch.double), torch.tensor([0, 4, 2])
     assert_same(plain.train(training), quick.train(training), x, y)
+
+
+@pytest.mark.parametrize("shape", [CIFAR, TINY])
+def test_a_quick_decoder_that_starts_from_one_pixel_gives_the_same_images_and_gradients(shape: tuple[int, ...]) -> None:
+    decoder = make_variational_autoencoder(shape, dim=6, width=8).decoder
+    assert_same(*both(decoder), torch.randn(3, 6, dtype=torch.double))
+
+
+@pytest.mark.parametrize(
+    ("shape", "products"),
+    [({}, 1), ({"stride": 2}, 1), ({"padding": 1}, 0), ({"stride": 2, "output_padding": 1}, 0), ({"dilation": 2}, 0)],
+)
+def test_a_transposed_convolution_of_one_pixel_is_a_product_only_where_it_is_the_same(
+    shape: dict[str, int], products: int
+) -> None:
+    plain, quick = both(nn.ConvTranspose2d(4, 6, 3, **shape))  # type: ignore[arg-type]
+    assert_same(plain, quick, torch.randn(3, 4, 1, 1, dtype=torch.double))
+    assert quick._is_product == bool(products)
 
 
 def test_the_layers_that_gain_are_swapped_and_no_others() -> None:

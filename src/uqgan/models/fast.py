@@ -101,19 +101,28 @@ def _sum_of_shifts(kernel: Tensor) -> Tensor:
 
 
 class TransposedConv(nn.ConvTranspose2d):
-    """A transposed convolution whose bias is added apart in training on a CPU.
+    """A transposed convolution whose bias is added apart in training on a CPU, and which is a product for one pixel.
 
-    There PyTorch takes longer for the gradient of that bias than for all others.
+    On a CPU PyTorch takes longer for the gradient of that bias than for all others. The memory format of images of one
+    pixel is ambiguous: on CUDA the weights' gradient has another one than the compiler expects.
     """
 
     def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
         assert self.bias is not None
         assert isinstance(self.padding, tuple)
+        if x.shape[2:] == (1, 1) and self._is_product:
+            made = x.flatten(1) @ self.weight.flatten(1)
+            return made.view(len(x), *self.weight.shape[1:]) + self.bias[:, None, None]
         learns = torch.is_grad_enabled() and self.bias.requires_grad
         if x.device.type != "cpu" or not learns or output_size is not None:
             return super().forward(x, output_size)
         shape = self.stride, self.padding, self.output_padding, self.groups, self.dilation
         return F.conv_transpose2d(x, self.weight, None, *shape).add_(self.bias[:, None, None])
+
+    @property
+    def _is_product(self) -> bool:
+        """Whether one pixel becomes its value times the kernel, whatever the stride."""
+        return self.groups == 1 and not any((*self.padding, *self.output_padding)) and max(self.dilation) == 1
 
 
 class HalfDropout(Dropout):
