@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from iteration import without_graphs
-from uqgan.acceleration import WARM_UP, overlapped
+from uqgan.acceleration import overlapped
 from uqgan.config import Config, load_config
+from uqgan.cuda_graph import WARM_UP
 from uqgan.data.tasks import Task, load_task
 from uqgan.log import Log
 from uqgan.methods import METHODS
@@ -28,7 +29,7 @@ from uqgan.pretraining import pretrain
 
 ITERATIONS = 3
 LIMIT = 1e-3
-"""Of the difference of two losses, relative to the larger of 1 and the loss."""
+"""Limit of the difference of two losses, relative to the larger of 1 and the loss."""
 DEVICE = torch.device("cuda")
 
 

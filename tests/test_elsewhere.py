@@ -102,7 +102,9 @@ def test_overwriting_a_run_removes_what_it_saw(place: Path) -> None:
 
 def test_damaged_fingerprints_are_one_sentence(place: Path) -> None:
     (place / "run" / "seen.npz").write_bytes(b"text")
-    with pytest.raises(UsageError, match=r"seen\.npz: damaged \(train the run again\)"):
+    with pytest.raises(
+        UsageError, match=r"seen\.npz: damaged, or no record of what a run has seen \(train the run again\)"
+    ):
         loaded(place).evaluate()
 
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from uqgan.config import Config, UqganConfig, check_networks, parse, settings_for_pictures
+from uqgan.config import Config, UqganConfig, check_networks, parse
 from uqgan.methods import METHODS, Method
+from uqgan.picture_settings import settings_for_pictures
 
 SHAPES = [(1, 32, 32), (3, 32, 32), (3, 64, 64)]
 SIZES = [60, 300, 5_000, 50_000]

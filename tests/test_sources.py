@@ -38,7 +38,7 @@ COUNTS = {
     "omniglot": {"test": 13_180, "train": 19_280},
     "emnist-letters": {"test": 20_800, "train_subset": 3_536},
 }
-"""Of the data sets' own description."""
+"""Numbers of pictures in the data sets' own description."""
 
 
 @pytest.mark.parametrize(("name", "split"), [(name, split) for name, splits in COUNTS.items() for split in splits])

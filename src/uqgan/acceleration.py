@@ -5,9 +5,8 @@ A recipe stays as it is. Its networks are prepared in place, its objectives and 
 - convolutional networks run channels-last, and in bf16 where the hardware has it; what they give back is float32,
   so losses, readings and the gradient penalty are;
 - on CUDA an objective is compiled with the networks in it, forward and backward;
-- on CUDA the step runs a few times to warm up, is then captured as one graph, and replayed from there on.
-  For that it must not look at the values of its tensors, and its optimisers keep all state on the device.
-  Two parts of a step of which neither writes what the other reads may stand side by side in the graph.
+- on CUDA the step is captured as one graph (`cuda_graph`). Two parts of it of which neither writes what the other
+  reads may stand side by side in the graph.
 """
 
 import ctypes
@@ -23,7 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam, RMSprop
 
-from uqgan.errors import UsageError
+from uqgan.cuda_graph import CapturedStep
+from uqgan.errors import UsageError, first_line
 from uqgan.models.fast import fast
 
 T = TypeVar("T")
@@ -31,32 +31,23 @@ Precision = Literal["auto", "bf16", "fp32"]
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Options of glibc's mallopt."""
 COMPILER = "torch._dynamo"
-WARM_UP = 3
-"""Steps before the capture; they train like all others."""
 
 
 def choose_device(name: str | torch.device = "auto") -> torch.device:
     """Device by name; `auto` takes the fastest available."""
-    if not isinstance(name, str | torch.device):
-        raise UsageError(f"device = {name!r}: must be auto, cpu, cuda or mps")
     name = str(name)
-    available: dict[str, Callable[[], bool]] = {
-        "cuda": torch.cuda.is_available,
-        "mps": torch.backends.mps.is_available,
-        "cpu": lambda: True,
-    }
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
-        return torch.device(next(kind for kind, there in available.items() if there()))
-    kind = name.partition(":")[0]
-    if kind not in available:
-        raise UsageError(f"device = {name}: must be auto, cpu, cuda or mps")
-    if not available[kind]():
-        raise UsageError(f"device = {name}: there is none on this machine (take auto or cpu)")
+        return torch.device(next(kind for kind, there in available.items() if there))
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise UsageError(f"device = {name}: must be auto, cpu, cuda or mps") from None
-    if device.index is not None and kind == "cuda":
+        device = torch.device("meta")
+    if device.type not in available:
+        raise UsageError(f"device = {name}: must be auto, cpu, cuda or mps")
+    if not available[device.type]:
+        raise UsageError(f"device = {name}: there is none on this machine (take auto or cpu)")
+    if device.index is not None and device.type == "cuda":
         if device.index >= torch.cuda.device_count():
             raise UsageError(f"device = {name}: there are {torch.cuda.device_count()} (from cuda:0 on)")
         torch.cuda.set_device(device)  # streams and graphs are those of the current one
@@ -97,7 +88,7 @@ def prepare(net: nn.Module, precision: Precision = "auto", *names: str) -> None:
 def compiled(
     function: Callable[..., T], device: torch.device, on: bool = True, say: Callable[[str], None] = warnings.warn
 ) -> Callable[..., T]:
-    """The same function, compiled on CUDA; on a CPU that gains nothing.
+    """Function compiled on CUDA, unchanged on a CPU, where compiling gains nothing.
 
     It is compiled for the largest batch it sees. Others, such as a last, smaller one, run as they are: to
     compile for them would take longer than it saves. Where compiling fails it says so, and all runs as it is.
@@ -143,7 +134,7 @@ class Compiled(Generic[T]):
             return self.fast(*inputs)
         except (TorchDynamoException, InductorError) as error:
             self.failed = True
-            self.say(f"this runs without being compiled: {_first_line(error)} (compile = never leaves it out)")
+            self.say(f"this runs without being compiled: {first_line(error)} (compile = never leaves it out)")
             return self.function(*inputs)
 
 
@@ -258,61 +249,5 @@ def overlapped(
 
 
 def accelerate(step: Callable[..., T], device: torch.device, say: Callable[[str], None]) -> Callable[..., T]:
-    """The same step, captured as a CUDA graph where there is CUDA."""
+    """Step captured as a CUDA graph where there is CUDA; elsewhere the step as it is."""
     return CapturedStep(step, say) if device.type == "cuda" else step
-
-
-class CapturedStep(Generic[T]):
-    """A step whose tensors stay where they are, replayed as one CUDA graph for the largest batch it sees."""
-
-    def __init__(self, step: Callable[..., T], say: Callable[[str], None]) -> None:
-        self.step, self.say = step, say
-        self.warm_up, self.largest = WARM_UP, 0
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.inputs: tuple[Tensor, ...] = ()
-
-    def __call__(self, *inputs: Tensor) -> T:
-        if len(inputs[0]) > self.largest:
-            self.largest, self.warm_up, self.graph = len(inputs[0]), WARM_UP, None
-        if len(inputs[0]) < self.largest:
-            return self.step(*inputs)  # a last, smaller batch
-        if self.warm_up > 0:
-            self.warm_up -= 1
-            return self._beside(inputs)
-        if self.warm_up == 0:
-            self.warm_up -= 1
-            self._capture(inputs)
-        if self.graph is None:
-            return self.step(*inputs)
-        for static, new in zip(self.inputs, inputs, strict=True):
-            static.copy_(new)
-        self.graph.replay()
-        return self.outputs
-
-    def _beside(self, inputs: tuple[Tensor, ...]) -> T:
-        """On another stream, as a warm-up for a capture must be."""
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            outputs = self.step(*inputs)
-        torch.cuda.current_stream().wait_stream(stream)
-        return outputs
-
-    def _capture(self, inputs: tuple[Tensor, ...]) -> None:
-        self.inputs = tuple(tensor.clone() for tensor in inputs)
-        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
-        try:
-            with torch.cuda.graph(graph):
-                self.outputs = self.step(*self.inputs)
-        except RuntimeError as error:
-            torch.cuda.set_stream(stream)  # a capture that failed leaves its own behind, and its randomness
-            torch.cuda.synchronize()
-            for generator in torch.cuda.default_generators:
-                generator.graphsafe_set_state(generator.clone_state())
-            self.say(f"this step runs without a CUDA graph: {_first_line(error)}")
-        else:
-            self.graph = graph
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]

@@ -10,7 +10,7 @@ from rich.console import Console
 from torch import nn
 
 from uqgan.acceleration import choose_device
-from uqgan.config import Config, Settings, check_networks, load_config, settings_for_pictures, suggest
+from uqgan.config import Config, Settings, check_networks, load_config, suggest
 from uqgan.data.seen import Seen
 from uqgan.data.tasks import Task, is_user_data, load_task
 from uqgan.environment import circumstances
@@ -20,6 +20,7 @@ from uqgan.files import alone_in
 from uqgan.log import Log
 from uqgan.methods import METHODS
 from uqgan.models.user import UserClassifier
+from uqgan.picture_settings import settings_for_pictures
 from uqgan.run import Run
 from uqgan.runs import Plan, Record, claim_folder, finished, remove_run
 from uqgan.samples import as_path, brief, check_seed
@@ -45,9 +46,8 @@ def fit(
     """Train a method on a task.
 
     Settings come from the task, changed by keywords of its recipe (`lambda_real=0.5`) or whole sections
-    (`autoencoder={"dim": 16}`), or all together as a Config. With a folder the run is saved there as it goes and
-    can be resumed; `overwrite` replaces the run that is there. Progress goes to `console`, standard error if not given;
-    `quiet` says nothing.
+    (`autoencoder={"dim": 16}`), or all together as a Config. With a folder the run is saved there as it goes and can be
+    resumed; `overwrite` replaces the run that is there. Progress goes to `console` or standard error, unless `quiet`.
 
     Ctrl-C and SIGTERM end it after the step that is under way, with an `Interrupted`: the folder then holds the state
     to resume from and, once there was a validation, the best classifier so far.
@@ -67,25 +67,16 @@ def fit(
     config = config or settings_of(task, overrides=sections(method, settings))
     plan = checked_plan(method, task, seed, config, classifier)
     if where is None:
-        log = Log(None, seed, False, max_minutes, console)
-        record = train(plan, task, on, log, classifier)
-        if log.signal:
-            raise log.ended("and nothing is kept (a run with a folder is)")
-        return Run(record, task)
+        return Run(train(plan, task, on, Log(None, seed, False, max_minutes, console), classifier), task)
     with alone_in(where, "training into it"):
         claim_folder(where, plan, resume, overwrite)
         if finished(where):
             return Run(load(where, device, classifier=classifier).record, task)
-        log = Log(where, seed, resume, max_minutes, console)
-        record = train(plan, task, on, log, classifier)
-        record.write(where)
-    if log.signal:
-        raise log.ended(f"the best classifier so far is kept in {where}; --resume goes on")
-    return Run(record, task)
+        return Run(train(plan, task, on, Log(where, seed, resume, max_minutes, console), classifier), task)
 
 
 def named_task(name: str | Path, console: Console) -> Task:
-    """A task by name, with what is to be known about its data said."""
+    """Task by name; notes on its data are printed."""
 
     def say(sentence: str) -> None:
         console.print(sentence, highlight=False, markup=False, soft_wrap=True)
@@ -97,7 +88,10 @@ def named_task(name: str | Path, console: Console) -> Task:
 
 
 def train(plan: Plan, task: Task, device: torch.device, log: Log, classifier: nn.Module | None) -> Record:
-    """Train as planned; a run that fails with nothing saved that could be gone on with leaves no folder."""
+    """Train as planned, and write the run into the log's folder, if it has one.
+
+    A run that fails before it saved a state to resume from leaves no folder.
+    """
     start = time.monotonic()
     try:
         predictor = METHODS[plan.method].fit(task.to(device), plan.config, log, classifier)
@@ -109,11 +103,17 @@ def train(plan: Plan, task: Task, device: torch.device, log: Log, classifier: nn
         log.close()
     about = circumstances(device, time.monotonic() - start, log.stopped, log.seconds, log.reused)
     seen = Seen.of(task) if len(task.shape) == 3 else None
-    return Record(plan, predictor, log.rows, about, calibrate(predictor, task, plan.seed), log.folder, met=seen)
+    record = Record(plan, predictor, log.rows, about, calibrate(predictor, task, plan.seed), log.folder, met=seen)
+    if log.folder:
+        record.write(log.folder)
+    if log.signal:
+        kept = f"the best classifier so far is kept in {log.folder}; --resume goes on"
+        raise log.ended(kept if log.folder else "and nothing is kept (a run with a folder is)")
+    return record
 
 
 def checked_plan(method: str, task: Task, seed: int, config: Config, classifier: nn.Module | None) -> Plan:
-    """The plan of a run whose networks take the task's samples."""
+    """Plan of a run; networks that do not take the task's samples are refused."""
     name = ""
     if classifier is not None:
         UserClassifier(classifier, task.shape, task.n_classes, draws=METHODS[method].dropout > 0)  # refuses misfits
@@ -125,7 +125,7 @@ def checked_plan(method: str, task: Task, seed: int, config: Config, classifier:
 
 
 def settings_of(task: Task, file: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
-    """A task's settings; for user-supplied data those that fit the pictures and their number."""
+    """Settings of a task; for user-supplied data those that suit the pictures and their number."""
     fitting = settings_for_pictures(task.shape, len(task.train)) if is_user_data(task.name) else None
     return load_config(task.name, file, overrides, fitting)
 
@@ -136,7 +136,7 @@ def load(
     data_root: str | Path | None = None,
     classifier: nn.Module | None = None,
 ) -> Run:
-    """The run in a folder; `data_root` is where the paper's data sets are, UQGAN_DATA if not given.
+    """Run saved in a folder; `data_root` is where the paper's data sets are, UQGAN_DATA if not given.
 
     A run with a user-supplied classifier needs it again, built alike; a copy of it gets the trained weights.
     """

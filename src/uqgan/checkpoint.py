@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from uqgan.errors import RunFailed
 
 RESUME = "resume"
-"""Folder in that of a run for the states to resume from, a file per stage."""
+"""Subfolder of a run for the states to resume from, a file per stage."""
 
 
 class Stopped(RunFailed):
@@ -42,11 +42,11 @@ class Best:
 
 
 Parts = Mapping[str, nn.Module | Optimizer | Best]
-"""All that changes while a stage runs, by name."""
+"""Networks, optimisers and best weights that change while a stage runs, by name."""
 
 
 def dump_state(step: int, log_bytes: int, parts: Parts) -> bytes:
-    """Everything that a later process needs to go on, as safetensors."""
+    """State of a stage, from which a later process can go on, as safetensors."""
     tensors: dict[str, Tensor] = {"rng": torch.get_rng_state()}
     if torch.cuda.is_available():
         tensors["rng.cuda"] = torch.cuda.get_rng_state()
@@ -81,7 +81,7 @@ def load_state(file: Path, parts: Parts) -> int:
 
 
 def saved_log_bytes(folder: Path) -> int:
-    """How much of a run's log belongs to the states saved in its folder."""
+    """Bytes of a run's log that belong to the states saved in its folder."""
     sizes = [0]
     for file in (folder / RESUME).glob("*.safetensors"):
         try:

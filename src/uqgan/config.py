@@ -16,7 +16,7 @@ from uqgan.errors import UsageError
 
 
 class Settings(BaseModel):
-    """Frozen, keyword-only, unknown keys refused; a field's docstring is its help."""
+    """Section of settings: frozen, keyword-only, without unknown keys; a field's docstring is its help."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
@@ -220,31 +220,6 @@ def task_settings(task: str) -> dict[str, Any]:
     return yaml.safe_load(file.read_text()) or {} if file.is_file() else {}
 
 
-def settings_for_pictures(shape: tuple[int, ...], n_train: int) -> dict[str, Any]:
-    """Settings for user-supplied pictures: small networks for grey or few ones, less training for few."""
-    channels, size, _ = shape
-    few, many = n_train < 2_000, n_train >= 20_000
-    small = size == 32 and (channels == 1 or few)
-    batch_size, iterations, epochs = (64, 400, 50) if few else (256, 10_000, 200) if many else (256, 2_000, 100)
-    if few:  # some 500 steps, where an epoch has a handful of them
-        epochs = min(500, max(epochs, 500 * batch_size // n_train))
-    supervised = {"epochs": epochs, "batch_size": batch_size}
-    with_foreign = {"epochs": epochs // 2 if many else epochs, "batch_size": batch_size}
-    weights = {} if small else {"lambda_cl": 4.0, "lambda_reg": 1.0}  # the paper's for MNIST, and for CIFAR
-    return {
-        "classifier": "lenet" if small else "resnet",
-        "autoencoder": {"kind": "small" if small else "resnet", "dim": 32 if small else 128, **supervised},
-        "uqgan": {"iterations": iterations, "batch_size": batch_size, "validate_every": 20 if few else 100} | weights,
-        "one_vs_all": supervised,
-        "cross_entropy": supervised,
-        "mc_dropout": supervised,
-        "bayes": supervised | {"kl_factor": 0.01},  # at 1 few pictures hardly move the weights from their prior
-        "confident": with_foreign | ({"width": 64, "lr": 1e-3, "beta": 0.1} if small else {}),
-        "gen": with_foreign | ({"width": 32, "autoencoder_steps": 2} if small else {"dim": 50 if size == 32 else 200}),
-        "oracle": with_foreign | ({"lr": 1e-3} if few else {}),
-    }
-
-
 def read_yaml(file: Path) -> dict[str, Any]:
     try:
         tree = yaml.safe_load(file.read_text())
@@ -269,12 +244,12 @@ def is_run(tree: Mapping[str, Any]) -> bool:
 
 
 def explain(error: ValidationError) -> list[str]:
-    """Pydantic's findings as sentences of the form *what = value: rule (nearest fix)*."""
+    """Sentences of the form *what = value: rule (nearest fix)* for what Pydantic found."""
     return [_sentence(finding) for finding in error.errors(include_url=False)]
 
 
 def suggest(word: str, known: list[str]) -> str:
-    """'; did you mean x?' where something known comes close, else ''."""
+    """Suggestion of the known word that comes close, '; did you mean x?'; empty if there is none."""
     close = difflib.get_close_matches(word, known, n=1)
     return f"; did you mean {close[0]}?" if close else ""
 

@@ -67,7 +67,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What a method says of the calibration samples, and their labels."""
+    """Predictions for the calibration samples, and their labels."""
 
     y: Labels
     prediction: Prediction
@@ -75,7 +75,7 @@ class Calibration:
     """Temperature that was fitted on the validation samples; 1 where it doesn't help."""
 
     def temper(self, probs: Probs) -> Probs:
-        """Class probabilities at this temperature, to be read; sets and scores are made from the raw ones."""
+        """Class probabilities at this temperature, for display; sets and scores are made from the raw ones."""
         return temper(probs, self.temperature)
 
     def write(self, file: Path) -> None:
@@ -104,7 +104,7 @@ class Decisions:
     sets: Tensor
     """Classes that each sample may have, (batch, classes); it may be none."""
     shown: Tensor
-    """The same with the most probable class always."""
+    """`sets` with the most probable class added to each."""
     why: str
     """Why no flagged sample is called ambiguous, where that is so."""
 

@@ -87,12 +87,12 @@ def elsewhere(
 
 
 def word(source: Any) -> str:
-    """A folder's path, or that arrays were given."""
+    """Origin of pictures as text: a folder's path, or `arrays`."""
     return shown(Path(source).resolve()) if isinstance(source, str | os.PathLike) else "arrays"
 
 
 def _reloaded(record: Record) -> Task:
-    """The task of user-supplied data under its name."""
+    """Task of user-supplied data, loaded again from its path."""
     plan, place = record.plan, Path(record.plan.task)
     if not place.is_absolute():
         raise UsageError(f"task = {place}: was given in Python, and is not kept with the run ({FIX})")

@@ -48,7 +48,7 @@ def describe(device: torch.device) -> str:
 
 
 def source_commit() -> str | None:
-    """Of the source tree that runs, where it is one; with a + if it was changed since."""
+    """Commit of the source tree that runs, with a + if it was changed since; None outside of a tree."""
     git = ["git", "-C", str(Path(__file__).parent)]
     try:
         head, changes = (
@@ -61,7 +61,7 @@ def source_commit() -> str | None:
 
 
 COMMIT = source_commit()
-"""When the program started: the tree may change while it runs."""
+"""Commit when the program started: the tree may change while it runs."""
 
 
 def _version(package: str) -> str:

@@ -21,6 +21,11 @@ class Interrupted(RunFailed):
         self.status = 128 + signal_number
 
 
+def first_line(error: Exception) -> str:
+    """First line of an error's message."""
+    return str(error).strip().partition("\n")[0]
+
+
 def count(n: int, thing: str) -> str:
     """Number and thing in words: `1 picture`, `2,000 pictures`, `3 classes`."""
     ending = "" if n == 1 else "es" if thing.endswith("s") else "s"

@@ -53,7 +53,7 @@ def written(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def locked(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
-    """Let one process at a time in; a killed one lets go. `on_wait` is called if another holds the lock.
+    """Lock that one process at a time holds, until it ends. `on_wait` is called if another one holds it.
 
     Where the disk has no locks all are let in: each file is written whole, so work is done twice and nothing breaks.
     """
@@ -83,9 +83,9 @@ def locked(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator[No
 
 @contextmanager
 def alone_in(folder: Path, doing: str, wait: bool = False) -> Iterator[None]:
-    """Keep other processes out of a folder, made where it isn't there, while the block runs; a killed one lets go.
+    """Keep other processes out of a folder, which is made if needed, while the block runs; a killed one lets go.
 
-    Who comes second waits, or is refused with the name of the first and what it is `doing`. Where the disk has no locks
+    A second process waits, or is refused with the name of the first and what it is `doing`. Where the disk has no locks
     all are let in. The lock's file goes when the block ends, and the folder with it if nothing else is in there.
     """
     from filelock import FileLock, Timeout
@@ -113,7 +113,7 @@ def alone_in(folder: Path, doing: str, wait: bool = False) -> Iterator[None]:
 
 
 def _sign(file: Path) -> None:
-    """Write down which process this is."""
+    """Write into a lock's file which process holds it."""
     program = Path(sys.argv[0])
     name = "uqgan" if program.parts[-2:] == ("uqgan", "__main__.py") else program.name or "python"
     facts = {"process": os.getpid(), "machine": platform.node(), "command": shlex.join([name, *sys.argv[1:]])}
@@ -155,7 +155,7 @@ def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
 
 @contextmanager
 def read_arrays(path: Path, what: str, fix: str) -> Iterator[dict[str, Any]]:
-    """Arrays of a .npz file as tensors by their names. What they turn out to lack is told like a damaged file."""
+    """Arrays of a .npz file as tensors by their names. If the block misses one, the file counts as damaged."""
     import numpy as np
     import torch
 

@@ -1,4 +1,4 @@
-"""What a run says while it trains: log.jsonl, TensorBoard where it is installed, a bar with the time left."""
+"""Log of a run in training: log.jsonl, TensorBoard where it is installed, progress, signals."""
 
 import copy
 import importlib.util
@@ -30,7 +30,7 @@ PLACE = ("stage", "member", "step")
 LONG_RUN_SECONDS = 30.0
 """Stages longer than this announce their duration."""
 JUDGED_SECONDS = 10.0
-"""Seconds of steps that the estimate is based on: another program may slow a few of them down tenfold."""
+"""Least duration of the steps that an estimate is based on: another program may slow a few of them down tenfold."""
 
 
 class Log:
@@ -88,7 +88,7 @@ class Log:
                 self._board = SummaryWriter(str(folder / "tensorboard"))  # type: ignore[no-untyped-call]
 
     def of_member(self, member: int, seed: int) -> "Log":
-        """The same log for a member of an ensemble: with a seed and stages of its own, and its rows labelled."""
+        """Log of a member of an ensemble: with a seed and stages of its own, and its rows labelled."""
         log = copy.copy(self)
         log.member, log.seed = member, seed
         return log
@@ -141,7 +141,7 @@ class Log:
             return file.tell()
 
     def say(self, sentence: str) -> None:
-        """One line; names in it are taken as they are."""
+        """Print one line, without markup."""
         self._console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
     @property
@@ -161,7 +161,7 @@ class Log:
 
     @contextmanager
     def bar(self, name: str, done: int, total: int) -> Iterator[Callable[[], None]]:
-        """Progress; call what it gives after each step. `seconds` keeps how long this process took for all."""
+        """Show progress; yields a function to call after each step. `seconds` keeps the duration in this process."""
         pace, told = Pace(name, done, total), False
         self._pace = pace
 
@@ -195,9 +195,9 @@ class Log:
 
 @contextmanager
 def interrupts() -> Iterator[Callable[[], int]]:
-    """Ctrl-C and SIGTERM become a question to ask between steps, so that a step is never cut in half; a second cuts.
+    """Keep Ctrl-C and SIGTERM from cutting a step in half; a second one does.
 
-    The answer is the signal's number, 0 if there was none.
+    Yields a function to call between steps, which returns the signal's number, 0 if there was none.
     """
     got = 0
     if threading.current_thread() is not threading.main_thread():

@@ -1,4 +1,4 @@
-"""How far a long work is: a bar on a terminal, elsewhere a line every half minute."""
+"""Progress of long work: a bar on a terminal, elsewhere a line every half minute."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -34,17 +34,17 @@ class Pace:
 
     @property
     def judged(self) -> float:
-        """Seconds of steps that the time left is judged by."""
+        """Duration of the steps that the estimate of the time left is based on."""
         return time.monotonic() - self.settled if self.steps > SETTLED else 0.0
 
     @property
     def left(self) -> float:
-        """Seconds left, after more than SETTLED steps."""
+        """Estimate of the seconds left, after more than SETTLED steps."""
         return self.judged / (self.steps - SETTLED) * (self.total - self.done)
 
     @property
     def words(self) -> str:
-        """All of it in a line."""
+        """Progress as one line of text."""
         took = time.monotonic() - self.start
         when = f"{spell(self.left)} left" if self.judged and self.done < self.total else f"after {spell(took)}"
         return ", ".join([f"{self.name}: {self.unit} {self.done} of {self.total}", when, *pairs(self.values)])
@@ -52,7 +52,7 @@ class Pace:
 
 @contextmanager
 def shown(pace: Pace, console: Console) -> Iterator[Callable[[], None]]:
-    """Show a pace while the block runs; call what it gives after each step."""
+    """Show progress while the block runs; yields a function to call after each step."""
     if console.quiet or not (console.is_terminal or console.is_jupyter):
         said = pace.start
 

@@ -129,12 +129,12 @@ class Run:
 
     @property
     def own_foreignness(self) -> bool:
-        """Whether its foreignness is a score of its own, by which it tells a mixture of classes from a stranger."""
+        """Whether its foreignness is a score of its own, by which it tells a mixture of classes from the unknown."""
         return self.record.predictor.reading in OWN_FOREIGNNESS
 
     @property
     def rule(self) -> Rule:
-        """How it decides: as `calibrate` was told last, else by the defaults of `Rule`."""
+        """How it decides: as `calibrate` last set it, else by the defaults of `Rule`."""
         if self._rule is None:
             file = self.record.folder and self.record.folder / DECISIONS
             self._rule = Rule.read(file) if file and file.exists() else Rule()

@@ -86,7 +86,7 @@ class Plan:
 
     @cached_property
     def settings(self) -> dict[str, str]:
-        """Those it is trained with, as words: of its own recipe by their short names, of others not at all."""
+        """Settings of the training as text: its own recipe's by their short names, other recipes' not at all."""
         own, *shared = METHODS[self.method].sections
         rows: dict[str, Any] = {}
         for name, value in self.config.model_dump().items():
@@ -113,7 +113,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Record:
-    """All that a finished run left: its plan, its trained networks, its log, and the circumstances."""
+    """A finished run: its plan, its trained networks, its log, and the circumstances."""
 
     plan: Plan
     predictor: Predictor
@@ -124,7 +124,7 @@ class Record:
     folder: Path | None = None
     """Where the run is kept, if it is."""
     notes: tuple[str, ...] = ()
-    """What a person should know about it."""
+    """Findings on reading it, to be printed."""
     met: Seen | None = None
     """What training saw; None where the run was read from its folder."""
 
@@ -141,7 +141,7 @@ class Record:
         return Seen.read(file) if self.met is None and file and file.exists() else self.met
 
     def write(self, folder: Path) -> None:
-        """The folder of this run; about.json comes last, so a folder that has it is whole."""
+        """Write the run into a folder; about.json comes last, so a folder that has it is whole."""
         self.plan.write(folder)
         state = self.predictor.state_dict()
         weights = {key: tensor.cpu().clone(memory_format=torch.contiguous_format) for key, tensor in state.items()}
@@ -157,7 +157,7 @@ class Record:
 
     @staticmethod
     def read(folder: Path, classifier: nn.Module | None = None) -> "Record":
-        """The run in that folder, bit for bit as it was trained."""
+        """Run saved in a folder, bit for bit as it was trained."""
         if not folder.is_dir():
             found = "is a file: must be the folder of a run" if folder.is_file() else "no such folder"
             raise UsageError(f"run = {folder}: {found}")
@@ -187,7 +187,7 @@ class Record:
 
 
 def run_titles(plans: Sequence[Plan]) -> list[str]:
-    """The method, and the settings in which a run differs from the others of its task and method."""
+    """Title per run: its method, and the settings in which it differs from others of its task and method."""
     facts = [plan.settings | {"seed": str(plan.seed), "method": plan.method} for plan in plans]
     titles = []
     for own in facts:

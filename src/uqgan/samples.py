@@ -1,4 +1,4 @@
-"""What a person gives in Python, checked: arrays of any kind as tensors, whole numbers, paths; or one sentence."""
+"""Checks of arguments from Python: arrays of any kind as tensors, whole numbers, paths."""
 
 import operator
 import os
@@ -75,12 +75,12 @@ def whole(value: Any, what: str, least: int, most: int) -> int:
 
 
 def check_seed(seed: Any) -> int:
-    """A seed as a whole number that all generators take."""
+    """Seed, checked: a whole number that all generators take."""
     return whole(seed, "seed", 0, MOST_SEED)
 
 
 def as_path(value: Any, what: str) -> Path:
-    """A path of words or of a path."""
+    """Path given as text or as a path."""
     if not isinstance(value, str | os.PathLike) or "\0" in str(value):
         raise UsageError(f"{what} = {brief(value)}: must be a path")
     return Path(value)

@@ -1,4 +1,4 @@
-"""Files → rows of what a run says of them: streamed, in order, decoded beside the prediction."""
+"""Files → rows of predictions: streamed, in order, decoded beside the prediction."""
 
 import heapq
 import os
@@ -122,15 +122,15 @@ def numbers(column: Tensor) -> list[float]:
 
 @dataclass
 class Summary:
-    """What is told of any number of rows at the end: few rows of each kind, and counts."""
+    """Summary of any number of rows: counts, and a few rows of each kind."""
 
     columns: Sequence[str]
     score: str
-    """Column that flags."""
+    """Column that samples are flagged by."""
     shown: int = 20
     """First rows that are kept."""
     pictures: int = 0
-    """Rows of each decision that are kept: those nearest to being flagged, torn most, and strangest."""
+    """Rows of each decision that are kept: those nearest to being flagged, and those of the highest uncertainty."""
     n: int = 0
     broken: int = 0
     counts: Counter[str] = field(default_factory=Counter)

@@ -107,7 +107,7 @@ class Table:
         self.part.unlink()
 
     def close(self) -> None:
-        """Let others write the file."""
+        """Release the file to other processes."""
         self._lines.close()
         self._unlock()
 
@@ -117,7 +117,7 @@ class Table:
 
 
 def check_ending(file: Path) -> None:
-    """Refuse a file of another kind."""
+    """Refuse a file whose ending stands for no kind of table."""
     if file.suffix.lower() not in WRITERS:
         raise UsageError(f"output = {file}: must end in {', '.join(WRITERS)}")
 

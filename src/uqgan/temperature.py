@@ -36,7 +36,7 @@ def best_temperature(probs: Probs, y: Labels) -> float:
 def fit_temperature(probs: Probs, y: Labels) -> float:
     """Temperature for predictions of validation samples, or 1 where it doesn't measurably help.
 
-    Whether it helps is told by scaling each half of the samples with the temperature of the other half: the expected
+    Whether it helps is judged by scaling each half of the samples with the temperature of the other half: the expected
     calibration error must fall, and the 95 % interval of its change lie below 0.
     """
     n = len(y)

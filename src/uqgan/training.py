@@ -45,7 +45,7 @@ def set_lr(optimizer: Optimizer, lr: float) -> None:
 
 
 def decay(start: float, end: float, step: int, total: int) -> float:
-    """Linear from start to end over all steps."""
+    """Learning rate at a step, linear from start to end over all steps."""
     return start + (end - start) * step / total
 
 
@@ -87,7 +87,7 @@ class Stage:
 
     @property
     def afterwards(self) -> str:
-        """What is left when it stops early, as words."""
+        """What becomes of the work done when it stops early, as text."""
         return "saved, --resume goes on" if self.file else "nothing is saved"
 
     @property
@@ -120,7 +120,7 @@ class Stage:
             raise Interrupted(f"{where}, before the first validation ({self.afterwards})", signal)
 
     def record(self, step: int, **values: Tensor | float) -> None:
-        """Write a line of the log, after a look whether all is still finite."""
+        """Write a line of the log; values that are not finite end the training."""
         numbers = {key: float(value) for key, value in values.items()}
         for key, number in numbers.items():
             if not math.isfinite(number):
@@ -201,9 +201,9 @@ def fit_supervised(
 
     train_step = accelerate(train_step, device, log.say)
     with memory_advice(f"{name}.batch_size", settings.batch_size):
-        for step, (x, y, _), strange in zip(stage, batches, foreign, strict=False):
+        for step, (x, y, _), others in zip(stage, batches, foreign, strict=False):
             set_lr(optimizer, decay(settings.lr, settings.end_lr, step // epoch_steps, settings.epochs))
-            rest = () if strange is None else (evenly(strange, len(x)),)
+            rest = () if others is None else (evenly(others, len(x)),)
             loss = train_step(x, y, positions[step % epoch_steps], *rest)
             if (step + 1) % epoch_steps == 0:
                 accuracy = accuracy_on(nets, task.validation, probs_of)

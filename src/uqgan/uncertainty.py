@@ -176,7 +176,7 @@ def concentration(logits: Tensor) -> Tensor:
 
 
 def expected_probs(logits: Tensor) -> Tensor:
-    """Mean of that distribution, α / Σα."""
+    """Mean of the Dirichlet distribution with parameters α: α / Σα."""
     alpha = concentration(logits)
     return alpha / alpha.sum(-1, keepdim=True)
 

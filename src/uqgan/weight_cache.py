@@ -54,7 +54,7 @@ def train_once(
 
 
 def cached_file(kind: str, key: str, task: Task) -> Path:
-    """Where the weights under a key are kept."""
+    """File in which the weights under a key are kept."""
     return cache_folder() / kind / f"{Path(task.name).name}-{key}.safetensors"
 
 
@@ -69,7 +69,7 @@ def data_key(task: Task, facts: Sequence[Any], seed: int, outliers: Sequence[Ten
 
 
 def take(file: Path, net: nn.Module, log: Log) -> bool:
-    """Whether the file was there and whole; its weights are then in the network, its rows and times in the log."""
+    """Load cached weights, with rows and times of their training; False if the file is absent or damaged."""
     try:
         with safe_open(file, "pt") as saved:
             facts = saved.metadata()

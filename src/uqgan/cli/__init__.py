@@ -27,7 +27,7 @@ def nowhere() -> int:
 
 
 def give_up_output() -> None:
-    """What could not be written is not tried once more when Python ends."""
+    """Discard output that could not be written, so that Python does not try again at its end."""
     os.dup2(nowhere(), sys.stdout.fileno())
 
 

@@ -1,11 +1,12 @@
-"""The command line's frame: the app, how much it says, and how it prints."""
+"""What all commands share: the app, its verbosity, and how it prints."""
 
 import json
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Group, Parameter, Token
 from rich.console import Console
@@ -13,6 +14,9 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from uqgan import __version__
+
+if TYPE_CHECKING:
+    from uqgan.run import Run
 
 app = App(
     name="uqgan",
@@ -30,7 +34,7 @@ QUIET = Group("Output")
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Voice:
-    """How much a command says."""
+    """Verbosity of a command."""
 
     quiet: Annotated[bool, Parameter(("--quiet", "-q"), group=QUIET)] = False
     """Say nothing but results and errors."""
@@ -41,13 +45,29 @@ class Voice:
         return Console(stderr=True, quiet=self.quiet, highlight=False)
 
     def busy(self, doing: str) -> AbstractContextManager[object]:
-        """A sign of life while something takes its time, on a terminal."""
+        """Spinner while the block runs, on a terminal."""
         console = self.console()
         return console.status(f"{doing} …") if console.is_terminal and not self.quiet else nullcontext()
 
     def say(self, sentence: str) -> None:
-        """One line on standard error; names in it are taken as they are."""
+        """Print one line on standard error, without markup."""
         self.console().print(sentence, markup=False, soft_wrap=True)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Machine:
+    """Where a run is loaded."""
+
+    device: str = "auto"
+    """auto, cpu, cuda or mps."""
+    data_root: Path | None = None
+    """Folder of the paper's data sets; UQGAN_DATA if not given."""
+
+    def load(self, folder: Path) -> "Run":
+        from uqgan import api
+
+        return api.load(folder, self.device, self.data_root)
 
 
 def whole_number(_: object, tokens: Sequence[Token]) -> int:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from uqgan.cli.app import Json, Voice, app, print_json
+from uqgan.cli.app import Json, Machine, Voice, app, print_json
 
 if TYPE_CHECKING:
     from uqgan.run import Run
@@ -22,8 +22,7 @@ def calibrate(
     score: str = "epistemic",
     per_label: bool = False,
     sets: str = "lac",
-    device: str = "auto",
-    data_root: Path | None = None,
+    machine: Machine = Machine(),
     as_json: Json = False,
     voice: Voice = Voice(),
 ) -> None:
@@ -43,18 +42,13 @@ def calibrate(
         Compare a picture only with calibration pictures of the label that it is predicted to have.
     sets
         lac: the smallest sets on average; aps: randomised ones, larger where a picture is torn between classes.
-    device
-        auto, cpu, cuda or mps; used for a run without calibration scores.
-    data_root
-        Folder of the paper's data sets, for a run without calibration scores; UQGAN_DATA if not given.
     as_json
         Print JSON.
     """
-    from uqgan import api
     from uqgan.decisions import NO_FOREIGNNESS, Rule
 
     Rule(false_alarm, coverage, score, per_label, sets)  # what is wrong there is said before the run is loaded
-    loaded = api.load(run, device, data_root)
+    loaded = machine.load(run)
     with voice.busy(f"calibrating {run}"):
         loaded.calibrate(false_alarm, coverage, score, per_label, sets)
         found = what_it_means(loaded)

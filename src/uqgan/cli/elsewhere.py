@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from uqgan.cli.app import Json, Voice, app, print_json
+from uqgan.cli.app import Json, Machine, Voice, app, print_json
 from uqgan.cli.scores import show_scores
 from uqgan.errors import RunFailed, UsageError
 
@@ -48,14 +48,14 @@ class Elsewhere:
 
 
 def noted(run: "Run", voice: Voice) -> "Run":
-    """The run, with what a person should know about it said."""
+    """Run whose notes have been printed."""
     for note in run.record.notes:
         voice.say(note)
     return run
 
 
 def tell(found: dict[str, Any], voice: Voice) -> None:
-    """Say what was left out, or has changed, of what the scores are of."""
+    """Print the notes on a test set: what was left out of it, or has changed."""
     for note in found["test_set"]["notes"] if "test_set" in found else ():
         voice.say(note)
 
@@ -80,8 +80,7 @@ def evaluate(
     run: Path,
     /,
     *,
-    device: str = "auto",
-    data_root: Path | None = None,
+    machine: Machine = Machine(),
     validation: bool = False,
     elsewhere: Elsewhere = Elsewhere(),
     output: Annotated[Path | None, Parameter(("--output", "-o"))] = None,
@@ -97,10 +96,6 @@ def evaluate(
     ----------
     run
         Folder of a run.
-    device
-        auto, cpu, cuda or mps.
-    data_root
-        Folder of the paper's data sets; UQGAN_DATA if not given.
     validation
         Score validation samples instead, known and OoD, to choose settings by; nothing is kept.
     output
@@ -108,29 +103,29 @@ def evaluate(
     as_json
         Print JSON.
     """
-    from uqgan import api
-    from uqgan.run import save_scores
-
     check_output(output)
     if validation and elsewhere.given:
         raise UsageError("--validation: scores samples of the run's own data (leave it out, or --test and --ood)")
-    loaded = elsewhere.of(noted(api.load(run, device, data_root), voice))
+    loaded = elsewhere.of(noted(machine.load(run), voice))
     with voice.busy(f"testing {run}"):
         outputs = loaded.outputs(validation)
         found = loaded.evaluate(outputs=outputs)
     tell(found, voice)
-    if as_json:
-        print_json(found)
-    else:
-        show_scores(found)
+    (print_json if as_json else show_scores)(found)
     if output:
         write_output(output, loaded, found, outputs)
         voice.say(f"wrote {output}")
-    if not validation and not output and "test_set" in found:
+    elif not validation and "test_set" in found:
         voice.say("shown only: the run keeps the scores on its own test set (-o FILE.json keeps these)")
-    if validation or "test_set" in found:
-        return
+    if not validation and "test_set" not in found:
+        keep_scores(run, loaded, found, outputs, voice)
+
+
+def keep_scores(folder: Path, run: "Run", found: dict[str, Any], outputs: "Outputs", voice: Voice) -> None:
+    """Write scores into a run's folder, where that can be written."""
+    from uqgan.run import save_scores
+
     try:
-        save_scores(run, loaded, found, outputs)
+        save_scores(folder, run, found, outputs)
     except RunFailed as error:
         voice.say(f"{error}; the scores are shown only")

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from uqgan.cli.app import Json, Voice, Whole, app
+from uqgan.cli.app import Json, Machine, Voice, Whole, app
 from uqgan.errors import RunFailed, UsageError, count
 
 if TYPE_CHECKING:
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from uqgan.tables import Table as Kept
 
 SHORT = {"probability": "prob.", "aleatoric": "aleat.", "epistemic": "epist.", "foreignness": "foreign", "p_value": "p"}
-"""Titles that are shorter on the terminal."""
+"""Short titles of columns, for the terminal."""
 BESIDE = 60
-"""Characters of a line of the table beside the path."""
+"""Width of a line of the table without the path, in characters."""
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Results:
-    """What becomes of the predictions."""
+    """Where predictions are written."""
 
     output: Annotated[Path | None, Parameter(("--output", "-o"))] = None
     """A .csv, .jsonl or .parquet file with a row for each picture; a table of the first ones if not given."""
@@ -59,13 +59,12 @@ def predict(
     *,
     results: Results = Results(),
     seed: Whole = 0,
-    device: str = "auto",
-    data_root: Path | None = None,
+    machine: Machine = Machine(),
     voice: Voice = Voice(),
 ) -> None:
     """Say of pictures what they are, and whether to accept that: files, folders, patterns, or a list on standard input.
 
-    A file that cannot be read is told, and the exit status is 1 then.
+    Files that cannot be read are named, and the exit status is then 1.
 
     Parameters
     ----------
@@ -75,13 +74,8 @@ def predict(
         Pictures, folders of them, patterns in quotes, or - for a list on standard input, one path a line.
     seed
         The same seed repeats the draws of a stochastic method.
-    device
-        auto, cpu, cuda or mps.
-    data_root
-        Folder of the paper's data sets, for a run without calibration scores; UQGAN_DATA if not given.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait leave their cores to decoding
-    from uqgan import api
     from uqgan.data.inputs import Sources, look_in_words, look_of
     from uqgan.samples import check_seed
     from uqgan.tables import check_ending
@@ -93,7 +87,7 @@ def predict(
     check_seed(seed)
     with closing(Sources(paths, sys.stdin.buffer if "-" in paths else None)) as sources:
         with voice.busy(f"loading {run}"):
-            loaded = api.load(run, device, data_root)
+            loaded = machine.load(run)
             look, total = look_of(loaded.record.plan.shape), sources.count()
         voice.say(f"{count(total, 'picture')}, seen {look_in_words(look)}")
         decides = can_decide(loaded, voice, needed=bool(results.copy_to or results.page))
@@ -106,7 +100,7 @@ def predict(
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be predicted, by what."""
+    """Pictures to predict, and the run that predicts them."""
 
     run: "Run"
     sources: "Sources"
@@ -117,7 +111,7 @@ class Job:
 
 
 def can_decide(run: "Run", voice: Voice, needed: bool) -> bool:
-    """Whether a run can decide; if not, the reason is told, or it is an error where decisions are needed."""
+    """Whether a run can decide; if not, the reason is printed, or raised where decisions are needed."""
     try:
         run.decide(run.calibration.prediction.first(1))
     except UsageError as error:
@@ -174,7 +168,7 @@ def score_all(job: Job, results: Results, voice: Voice) -> "Summary":
 
 
 def begun(job: Job, columns: Sequence[str], chunk: int, results: Results) -> "Kept":
-    """The output, with the rows that an interrupted command left."""
+    """Output table, with the rows that an interrupted command left."""
     from uqgan.tables import Table as Kept
 
     assert results.output
@@ -189,7 +183,7 @@ def begun(job: Job, columns: Sequence[str], chunk: int, results: Results) -> "Ke
 
 
 def go_on(table: "Kept", summary: "Summary", files: Iterator[str], voice: Voice) -> None:
-    """Take over the rows that are there, which must be of the same files in the same order."""
+    """Count the rows of an interrupted command, which must be of the same files in the same order."""
     from uqgan.scoring import printable
 
     if table.n:
@@ -211,7 +205,7 @@ def copy(folders: "Folders", rows: Sequence["Row"], columns: Sequence[str]) -> N
 
 
 def tell(job: Job, summary: "Summary", results: Results, voice: Voice) -> None:
-    """What came of it: a table of the first rows, what could not be read, counts, and the comparison as a whole."""
+    """Print the first rows as a table, what could not be read, counts, and the comparison as a whole."""
     from uqgan.decisions import WORDS
 
     drift = summary.drift(job.run)

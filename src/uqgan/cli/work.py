@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
-from uqgan.cli.app import Voice, Whole, app
+from uqgan.cli.app import Machine, Voice, Whole, app
 from uqgan.cli.elsewhere import Elsewhere, noted, tell
 from uqgan.cli.scores import show_scores
 from uqgan.config import Config, is_run, load_config, read_yaml
@@ -84,19 +84,11 @@ def train(
         Stop after so long and keep the best classifier so far; --resume goes on.
     """
     from uqgan import api
-    from uqgan.acceleration import choose_device
-    from uqgan.data.tasks import is_user_data
-    from uqgan.samples import check_seed
 
-    overrides = settings.model_dump(exclude_unset=True) if settings else None
-    # What is wrong in these is said before the data are loaded.
-    api.check_sections(method, overrides or {})
-    check_seed(seed)
-    choose_device(device)
+    overrides = settings.model_dump(exclude_unset=True) if settings else {}
+    check_before_data(task, method, seed, device, config, overrides)
     if config and is_run(read_yaml(config)):
         voice.say(f"--config = {config}: that of a run; its settings are taken, not its task, method and seed")
-    if not is_user_data(task):
-        load_config(task, config, overrides)
     data = api.load_task(task, 0, pictures.data_root, pictures.image_size, None, pictures.skip_broken, voice.say)
     chosen = api.settings_of(data, config, overrides)
     folder = place.output or usual_folder(task, data, method, seed)
@@ -104,6 +96,22 @@ def train(
     console = voice.console()
     run = api.fit(method, data, seed, chosen, folder, place.resume, device, max_minutes, console, place.overwrite)
     finish(run, folder, place.untested, voice)
+
+
+def check_before_data(
+    task: str, method: str, seed: int, device: str, config: Path | None, overrides: dict[str, Any]
+) -> None:
+    """Refuse what is wrong in a training's options before its data are loaded."""
+    from uqgan import api
+    from uqgan.acceleration import choose_device
+    from uqgan.data.tasks import is_user_data
+    from uqgan.samples import check_seed
+
+    api.check_sections(method, overrides)
+    check_seed(seed)
+    choose_device(device)
+    if not is_user_data(task):
+        load_config(task, config, overrides)
 
 
 def usual_folder(task: str, data: "Task", method: str, seed: int) -> Path:
@@ -137,8 +145,7 @@ def report(
     /,
     *,
     output: Annotated[Path, Parameter(("--output", "-o"))] = Path("report.html"),
-    device: str = "auto",
-    data_root: Path | None = None,
+    machine: Machine = Machine(),
     elsewhere: Elsewhere = Elsewhere(),
     voice: Voice = Voice(),
 ) -> None:
@@ -150,17 +157,12 @@ def report(
         Folders of runs.
     output
         The page.
-    device
-        auto, cpu, cuda or mps.
-    data_root
-        Folder of the paper's data sets; UQGAN_DATA if not given.
     """
-    from uqgan import api
     from uqgan.report import Chapter, write_report
 
     chapters = []
     for folder in runs:
-        run = elsewhere.of(noted(api.load(folder, device, data_root), voice))
+        run = elsewhere.of(noted(machine.load(folder), voice))
         with voice.busy(f"testing {folder}"):
             outputs = run.outputs()
             chapters.append(Chapter(run.record, run.task, outputs, run.evaluate(outputs=outputs), run.decide))

@@ -141,7 +141,7 @@ def _begun(pool: Any, batch: list[str], look: Look) -> Callable[[], Outcome]:
 
 
 def _follow(parent: int) -> None:
-    """Leave Ctrl-C, which reaches every process of a terminal, to the one that started this; end when it was killed."""
+    """Leave Ctrl-C, which reaches every process of a terminal, to the parent process; end when that was killed."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -181,7 +181,7 @@ def bytes_of(file: Path | str) -> bytes:
 
 
 def _at_once(file: str, flags: int) -> int:
-    """Open a file; a pipe that nobody writes into is no reason to wait."""
+    """Open a file without waiting, which a pipe without a writer would take."""
     return os.open(file, flags | getattr(os, "O_NONBLOCK", 0))
 
 
@@ -215,7 +215,7 @@ def _opened(data: bytes) -> Iterator["Image"]:
 
 @contextmanager
 def without_pillow_limit() -> Iterator[None]:
-    """Pillow's limit on the number of pixels, which only warns, is off in here: `LARGEST` decides."""
+    """Turn off Pillow's limit on the number of pixels, which only warns: `LARGEST` decides."""
     from PIL import Image
 
     before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None

@@ -185,7 +185,7 @@ def _links_up(folder: Path) -> list[Path]:
 
 
 def above(folder: Path) -> frozenset[tuple[int, int]]:
-    """A folder and all that it lies in, by its name and by where it really is."""
+    """Folder and its parents, by name and with links resolved."""
     chain = {folder, *folder.absolute().parents, *folder.resolve().parents}
     found = set()
     for each in chain:
@@ -214,7 +214,7 @@ def _inside(folder: Path) -> list[Path]:
 
 
 def _is_folder(path: Path) -> bool:
-    """Whether a path is a folder; one that may not be asked for is an error, and what isn't there is none."""
+    """Whether a path is an existing folder; without permission to look, an error."""
     try:
         return stat.S_ISDIR(path.stat().st_mode)
     except PermissionError as error:

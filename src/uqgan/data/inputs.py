@@ -97,7 +97,7 @@ class Sources:
                 yield from files_of(word)
 
     def close(self) -> None:
-        """Give up the list."""
+        """Delete the copy of the list."""
         if self.list:
             self.list.close()
 
@@ -119,7 +119,7 @@ class Sources:
 
 
 def _kept(listed: IO[bytes]) -> IO[bytes]:
-    """A list from a pipe as a file that can be read again."""
+    """Temporary copy of a list from a pipe, which can be read again."""
     kept = tempfile.TemporaryFile()  # noqa: SIM115  # read as long as the sources are
     for line in listed:
         kept.write(line)

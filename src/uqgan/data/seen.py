@@ -1,11 +1,8 @@
 """What a run has seen: fingerprints of the samples in each part of its task, and changed data divided by them."""
 
-import io
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +13,7 @@ from uqgan.data.dataset import Dataset, Decoded
 from uqgan.data.duplicates import Prints, fingerprints
 from uqgan.data.splits import Task
 from uqgan.errors import UsageError
-from uqgan.files import write_bytes
+from uqgan.files import read_arrays, write_arrays
 
 KNOWN, FOREIGN = ("test", "train", "validation", "calibration"), ("ood", "ood_validation", "outliers")
 """Parts of a task; those of the OoD sets have one for each set, such as `ood/noise`."""
@@ -46,7 +43,7 @@ class Seen:
 
     @property
     def kept(self) -> Prints:
-        """Of samples that no test may hold: of every part but `test` and `ood`."""
+        """Fingerprints of all parts but `test` and `ood`: of samples that no test may hold."""
         return np.concatenate([prints for part, prints in self.parts.items() if not _tested(part)])
 
     def agrees(self, task: Task) -> bool:
@@ -56,22 +53,16 @@ class Seen:
         return prints.keys() == before.keys() and all(np.array_equal(prints[part], before[part]) for part in prints)
 
     def write(self, file: Path) -> None:
-        packed = io.BytesIO()
-        arrays: dict[str, Any] = dict(self.parts)
-        np.savez(packed, **arrays)
-        write_bytes(file, packed.getvalue())
+        write_arrays(file, self.parts)
 
     @staticmethod
     def read(file: Path) -> "Seen":
-        try:
-            with file.open("rb") as stream, np.load(stream, allow_pickle=False) as saved:
-                parts = {part: saved[part] for part in saved.files}
-        except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile):
-            parts = {}
-        if not set(KNOWN) <= set(parts) or any(
-            prints.dtype != np.uint64 or prints.ndim != 1 for prints in parts.values()
-        ):
-            raise UsageError(f"{file}: damaged (train the run again)")
+        with read_arrays(file, "record of what a run has seen", "train the run again") as arrays:
+            parts = {part: prints.numpy() for part, prints in arrays.items()}
+            if set(KNOWN) - set(parts) or {(prints.dtype.name, prints.ndim) for prints in parts.values()} != {
+                ("uint64", 1)
+            }:
+                raise ValueError(parts)
         return Seen(parts)
 
 

@@ -55,7 +55,7 @@ def decode_files(files: Sequence[Path], columns: Sequence[str], look: Look) -> D
 
 
 def in_order(decoded: Decoded, official: tuple[str, ...]) -> Decoded:
-    """The same pictures with classes numbered as in `official`, where these are the same classes."""
+    """Pictures with classes numbered as in `official`, if they have these classes."""
     if decoded.class_names == official or set(decoded.class_names) != set(official):
         return decoded
     number = torch.tensor([official.index(name) for name in decoded.class_names])

@@ -71,7 +71,7 @@ class Task:
         return self.shape == (2,)
 
     def to(self, device: torch.device) -> "Task":
-        """The same task with its training and validation data on a device; test data are moved batch by batch."""
+        """Task with its training and validation data on a device; test data are moved batch by batch."""
         return replace(self, train=self.train.to(device), validation=self.validation.to(device))
 
 

@@ -124,19 +124,23 @@ def load_task(
         if outline.make:
             return outline.make(name, title, known, seed)
         return paper_task(name, title, family, known, seed, data_root(root), skip_broken, say)
-    path = Path(name)
-    kind = kind_of_place(name)
+    path, kind = Path(name), kind_of_place(name)
     if kind == "folder":
         return user.task_of_folder(path, seed, image_size, channels, skip_broken, say)
     if kind and path.suffix == ".npz":
         return user.task_of_npz(path, seed, image_size, channels)
+    raise no_such_task(name, kind)
+
+
+def no_such_task(name: str, kind: str) -> UsageError:
+    """Error for a name that is no task, and of what else is there under it."""
     if kind:
-        raise UsageError(f"task = {name}: is a file: must be a folder of class folders, or a .npz file")
-    close = difflib.get_close_matches(family, TASKS, n=1)
+        return UsageError(f"task = {name}: is a file: must be a folder of class folders, or a .npz file")
+    if os.sep in name or Path(name).suffix == ".npz":
+        return UsageError(f"task = {name}: no such folder or .npz file")
+    close = difflib.get_close_matches(name.partition("+")[0], TASKS, n=1)
     fix = f"did you mean {close[0]}?" if close else f"known: {', '.join(TASKS)}"
-    if os.sep in name or path.suffix == ".npz":
-        raise UsageError(f"task = {name}: no such folder or .npz file")
-    raise UsageError(f"task = {name}: no such task, folder or .npz file ({fix})")
+    return UsageError(f"task = {name}: no such task, folder or .npz file ({fix})")
 
 
 def refuse_look(name: str, image_size: object, channels: object) -> None:
@@ -147,7 +151,7 @@ def refuse_look(name: str, image_size: object, channels: object) -> None:
 
 
 def kind_of_place(name: str) -> str:
-    """`folder`, `file`, or nothing where nothing is; what may not be looked at is refused."""
+    """Kind of a path: `folder`, `file`, or empty if it does not exist; one without permission is refused."""
     try:
         return "folder" if stat.S_ISDIR(os.stat(name).st_mode) else "file"  # noqa: PTH116  # may be no path at all
     except PermissionError as error:

@@ -22,7 +22,7 @@ PAYS_FROM_SECONDS = 20.0
 def train_side_by_side(train: Callable[[Log], object], folders: Sequence[Path], seeds: Sequence[int], log: Log) -> None:
     """Call `train` for each seed in a process of its own; a stopped one goes on from its folder the next time.
 
-    What it trains it must leave in the weight cache: nothing comes back from the processes.
+    Its weights must go to the weight cache: the processes return nothing.
     """
     workers = min(joblib.cpu_count(), len(seeds))
     log.say(f"training {len(seeds)} members, {workers} at a time")

@@ -97,12 +97,10 @@ class JointTraining:
     def generator_objective(self, z: Codes, y: Labels) -> Scalar:
         """min_G, Eq. 8: close to the class for D, outside it for C, on all its sides for L_R."""
         z_fake = self.G(y)
-        to_critic = -self.D(z_fake, y).mean()
+        to_critic: Scalar = -self.D(z_fake, y).mean()
         to_classifier = out_of_class_loss(self.C(self.A.decode(z_fake, y)), y)
         to_all_sides = spread_loss(z, z_fake, y, self.layout)
-        return cast(
-            Tensor, to_critic + self.settings.lambda_cl * to_classifier + self.settings.lambda_reg * to_all_sides
-        )
+        return to_critic + self.settings.lambda_cl * to_classifier + self.settings.lambda_reg * to_all_sides
 
     def train_generator(self, x: Images, y: Labels, z: Codes) -> Scalar:
         self.G.train()  # batch statistics here only; running ones in the other phases
@@ -114,8 +112,7 @@ class JointTraining:
 
     def classifier_objective(self, x: Images, x_fake: Images, y: Labels) -> Scalar:
         """min_C, Eq. 9: in-class on x, out-of-class on other classes and on x̃."""
-        real, fake = logits_of_both(self.C, x, x_fake)
-        return classifier_loss(real, fake, y, self.prior, self.settings.lambda_real)
+        return classifier_loss(*logits_of_both(self.C, x, x_fake), y, self.prior, self.settings.lambda_real)
 
     def train_classifier(self, x: Images, y: Labels, z: Codes) -> Scalar:
         x_fake = self.call(self.images, y)

@@ -65,5 +65,5 @@ class BayesianNet(nn.Module):
 
 
 def to_bayesian(net: nn.Module) -> BayesianNet:
-    """The same network with random weights: those of all its linear and convolutional layers, but frozen ones."""
+    """Network with random weights in place of those of all its linear and convolutional layers, but frozen ones."""
     return BayesianNet(net)

@@ -1,4 +1,4 @@
-"""Quick layers that compute the same as the plain ones of the networks, swapped in place.
+"""Quick layers that compute the same as the plain ones of a network, swapped in place.
 
 Only here do layers look at the device or the compiler.
 """
@@ -145,7 +145,7 @@ def half_dropout_mask(x: Tensor) -> Tensor:
 
 
 def compiled_half_dropout_mask(x: Images) -> Tensor:
-    """The same on a GPU, in operations that fuse into one kernel: 16 elements from one random number."""
+    """A mask of zeros and twos on a GPU, by operations that fuse into one kernel: 16 elements per random number."""
     batch, channels, height, width = x.shape
     draw = torch.rand(batch, height, width, channels // 16, 1, device=x.device) * 2**16
     bits = draw.to(torch.int32) >> torch.arange(16, device=x.device, dtype=torch.int32) & 1
