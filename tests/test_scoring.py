@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -220,6 +221,14 @@ def test_a_million_files_are_not_decoded_ahead(processes: int, files: list[str])
             assert x.shape == (len(batch), 3, 256, 256)
     bound = 2**25 / (3 * 256**2) + (3 + 1) * PIECE
     assert taken <= bound
+
+
+def test_what_was_begun_ahead_is_given_up_at_once_and_in_silence(files: list[str]) -> None:
+    """As by Ctrl-C; an exception in a thread of the pool would be an error here."""
+    with decoding(batches_of(iter(files * 4000), 8), LOOK, 2) as decoded:
+        next(decoded)
+        start = time.monotonic()
+    assert time.monotonic() - start < 5
 
 
 def test_worker_processes_give_what_this_one_gives_and_load_no_torch(files: list[str]) -> None:

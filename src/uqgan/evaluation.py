@@ -87,11 +87,11 @@ def evaluate(outputs: Outputs, resamples: int = 1000, class_names: Sequence[str]
 
 
 def raw_digest(outputs: Outputs) -> str:
-    """Digest of all predictions for the test samples: equal digests mean equal predictions."""
+    """Digest of all predictions for the test samples, as they are kept: equal digests mean equal predictions."""
     digest = hashlib.sha256()
     for prediction in (outputs.test, *outputs.ood.values()):
         for column in (prediction.probs, prediction.aleatoric, prediction.epistemic, prediction.foreignness):
-            digest.update(column.contiguous().numpy().tobytes())
+            digest.update(column.float().contiguous().numpy().tobytes())
     return digest.hexdigest()
 
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -101,9 +102,11 @@ def decoding(
         yield ((batch, decode(batch, look)) for batch in batches)
         return
     from joblib.externals.loky import ProcessPoolExecutor
+    from joblib.externals.loky.backend import get_context
 
-    pool = ProcessPoolExecutor(processes, initializer=_follow, initargs=(os.getpid(),))
-    waiting: deque[tuple[list[str], Callable[[], Outcome]]] = deque()
+    stop = get_context("loky").Event()
+    pool = ProcessPoolExecutor(processes, initializer=_follow, initargs=(os.getpid(), stop))
+    waiting: deque[tuple[list[str], Future[Outcome] | None]] = deque()
     size = look.channels * look.size**2
 
     def fill() -> None:
@@ -112,44 +115,55 @@ def decoding(
 
     def drain() -> Iterator[tuple[Sequence[str], Outcome]]:
         while waiting:
-            batch, outcome = waiting.popleft()
+            batch, future = waiting.popleft()
             fill()
-            yield batch, outcome()
+            yield batch, _outcome(future, batch, look)
 
     fill()
     try:
         yield drain()
     finally:
-        pool.shutdown(kill_workers=True)
+        stop.set()
+        for _, future in waiting:
+            if future:
+                future.cancel()
+        pool.shutdown()
 
 
-def _begun(pool: Any, batch: list[str], look: Look) -> Callable[[], Outcome]:
-    """Outcome of a batch that a worker process decodes; this process does it if a worker is killed."""
+def _begun(pool: Any, batch: list[str], look: Look) -> Future[Outcome] | None:
+    """A batch that a worker process decodes; None if a worker was killed."""
     try:
-        future = pool.submit(decode, batch, look)
+        future: Future[Outcome] = pool.submit(decode, batch, look)
     except BrokenProcessPool:
-        return lambda: decode(batch, look)
-
-    def outcome() -> Outcome:
-        try:
-            done: Outcome = future.result()
-        except BrokenProcessPool:
-            return decode(batch, look)
-        return done
-
-    return outcome
+        return None
+    return future
 
 
-def _follow(parent: int) -> None:
+def _outcome(future: Future[Outcome] | None, batch: list[str], look: Look) -> Outcome:
+    """What a worker process made of a batch; this process decodes it if a worker was killed."""
+    try:
+        return future.result() if future else decode(batch, look)
+    except BrokenProcessPool:
+        return decode(batch, look)
+
+
+def _follow(parent: int, stop: Any) -> None:
     """Leave Ctrl-C, which reaches every process of a terminal, to the one that started this; end when it was killed."""
+    global _stopped
 
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(1)
         os._exit(1)
 
+    _stopped = stop.is_set
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=watch, daemon=True).start()
+
+
+def _stopped() -> bool:
+    """Whether nobody waits for what is decoded: a worker process is told so."""
+    return False
 
 
 def decode(batch: Sequence[Encoded], look: Look) -> Outcome:
@@ -158,6 +172,8 @@ def decode(batch: Sequence[Encoded], look: Look) -> Outcome:
     broken = {}
     with without_pillow_limit():
         for row, picture in enumerate(batch):
+            if not row % 8 and _stopped():
+                break
             try:
                 x[row] = pixels(picture if isinstance(picture, bytes) else bytes_of(picture), look)
             except Broken as error:
