@@ -86,7 +86,7 @@ def main() -> None:
     if not rows:
         parser.error("no raw scores under results/: give FILE")
     for found in rows:
-        print(", ".join(f"{key} {value:.2%}" if isinstance(value, float) else str(value) for key, value in found.items()))
+        print(*(f"{key} {value:.2%}" if isinstance(value, float) else value for key, value in found.items()), sep=", ")
         for name, holds in verdicts(found).items():
             print(f"  {'yes' if holds else 'NO '} {name}")
     command = f"python benchmarks/guarantees.py --splits {chosen.splits}"

@@ -122,6 +122,12 @@ def classes(outputs: Outputs, class_names: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def tempered(outputs: Outputs, calibration: Calibration) -> dict[str, float]:
+    """Calibration error of the test samples at the temperature fitted on validation samples."""
+    error = metrics.calibration_error(calibration.temper(outputs.test.probs).amax(1), outputs.right)
+    return {"temperature": calibration.temperature, "ece": error}
+
+
 def rates(outputs: Outputs, decide: Callable[[Prediction], Decisions]) -> dict[str, Any]:
     """What decisions come to: the share that is flagged, the share of each word, and the prediction sets.
 

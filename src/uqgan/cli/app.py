@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import App, Group, Parameter, Token
@@ -13,6 +14,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from uqgan import __version__
+from uqgan.errors import UsageError
 
 app = App(
     name="uqgan",
@@ -60,6 +62,16 @@ def whole_number(_: object, tokens: Sequence[Token]) -> int:
 
 Whole = Annotated[int, Parameter(converter=whole_number)]
 Json = Annotated[bool, Parameter("--json", group=QUIET)]
+
+
+def check_page(option: str, file: Path | None) -> None:
+    """Refuse a page that would not be what its name says, or stands in for a folder, before any work is done."""
+    if file is None:
+        return
+    if file.suffix.lower() not in (".html", ".htm"):
+        raise UsageError(f"{option} = {file}: must end in .html")
+    if file.is_dir():
+        raise UsageError(f"{option} = {file}: is a folder (choose another name)")
 
 
 def show_rows(rows: list[dict[str, Any]], as_json: bool) -> None:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from uqgan.cli.app import Json, Voice, Whole, app
+from uqgan.cli.app import Json, Voice, Whole, app, check_page
 from uqgan.errors import RunFailed, UsageError, count
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ def predict(
         check_ending(results.output)
     elif results.resume:
         raise UsageError("resume: needs --output, the file to go on with")
+    check_page("--page", results.page)
     check_seed(seed)
     with closing(Sources(paths, sys.stdin.buffer if "-" in paths else None)) as sources:
         with voice.busy(f"loading {run}"):
@@ -212,7 +213,7 @@ def copy(folders: "Folders", rows: Sequence["Row"], columns: Sequence[str]) -> N
 
 def tell(job: Job, summary: "Summary", results: Results, voice: Voice) -> None:
     """What came of it: a table of the first rows, what could not be read, counts, and the comparison as a whole."""
-    from uqgan.decisions import WORDS
+    from uqgan.decisions import NO_FOREIGNNESS, WORDS
 
     drift = summary.drift(job.run)
     if not (results.output or results.as_json):
@@ -226,6 +227,8 @@ def tell(job: Job, summary: "Summary", results: Results, voice: Voice) -> None:
         lines.append(", ".join(f"{word} {summary.counts[word]:,}" for word in WORDS))
     if drift:
         lines.append(f"as a whole: {drift}")
+    if summary.counts["unknown"] and not job.run.own_foreignness:
+        lines.append(NO_FOREIGNNESS)
     for line in lines:
         (voice.say if results.as_json else plain)(line)
     if results.page:

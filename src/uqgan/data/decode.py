@@ -47,6 +47,9 @@ AHEAD = 2**25
 LONGEST = 8
 """Ratio of a picture's sides from which on its middle is cut out before it is resized, not after."""
 
+_STOP: list[Any] = []
+"""What tells a worker process that nobody waits for its pictures any more; empty in other processes."""
+
 
 class Broken(Exception):
     """A picture that cannot be decoded, and why, in words."""
@@ -149,21 +152,15 @@ def _outcome(future: Future[Outcome] | None, batch: list[str], look: Look) -> Ou
 
 def _follow(parent: int, stop: Any) -> None:
     """Leave Ctrl-C, which reaches every process of a terminal, to the one that started this; end when it was killed."""
-    global _stopped
 
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(1)
         os._exit(1)
 
-    _stopped = stop.is_set
+    _STOP.append(stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=watch, daemon=True).start()
-
-
-def _stopped() -> bool:
-    """Whether nobody waits for what is decoded: a worker process is told so."""
-    return False
 
 
 def decode(batch: Sequence[Encoded], look: Look) -> Outcome:
@@ -172,7 +169,7 @@ def decode(batch: Sequence[Encoded], look: Look) -> Outcome:
     broken = {}
     with without_pillow_limit():
         for row, picture in enumerate(batch):
-            if not row % 8 and _stopped():
+            if _STOP and not row % 8 and _STOP[0].is_set():
                 break
             try:
                 x[row] = pixels(picture if isinstance(picture, bytes) else bytes_of(picture), look)

@@ -135,7 +135,7 @@ def files_of(word: str) -> Iterator[str]:
     elif glob.has_magic(word):
         yield from _matching(word)
     else:
-        raise UsageError(f"{shown(Path(word))}: no such file or folder")
+        raise UsageError(f"{shown(Path(word)) if word else 'an empty word'}: no such file or folder")
 
 
 def _matching(pattern: str) -> Iterator[str]:
