@@ -131,11 +131,14 @@ def can_decide(run: "Run", voice: Voice, needed: bool) -> bool:
 
 def score_all(job: Job, results: Results, voice: Voice) -> "Summary":
     """Predict all pictures; each chunk is kept, copied and printed before the next."""
+    import joblib
+    import torch
+
     from uqgan.data.decode import decoding
     from uqgan.data.inputs import batches_of, processes_for
     from uqgan.log import interrupts
     from uqgan.progress import Pace, shown
-    from uqgan.scoring import PICTURES, PIECE, Summary, chunk_size, columns_of, score
+    from uqgan.scoring import PICTURES, PIECE, Summary, chunk_size, columns_of, score, threads_beside
     from uqgan.sorting import Folders
     from uqgan.tables import json_line
 
@@ -149,6 +152,9 @@ def score_all(job: Job, results: Results, voice: Voice) -> "Summary":
             go_on(table, summary, files, voice)
         workers = processes_for(islice(iter(job.sources), summary.n, None))
         pieces = stack.enter_context(decoding(batches_of(files, PIECE), job.look, workers))
+        if workers > 1 and run.record.predictor.prior.device.type == "cpu":
+            stack.callback(torch.set_num_threads, torch.get_num_threads())
+            torch.set_num_threads(threads_beside(run, joblib.cpu_count()))
         asked = stack.enter_context(interrupts())
         pace = Pace("predicting", summary.n, job.total, "picture")
         show = stack.enter_context(shown(pace, voice.console()))

@@ -42,6 +42,10 @@ FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
 LARGEST = 100_000_000
 """Most pixels of a picture; a few kilobytes can claim to be more than any memory holds."""
 LARGEST_FILE = 2**30
+AT_ONCE = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+"""How files are opened: a pipe that nobody writes into is no reason to wait."""
+BEHIND = 10
+"""How much worker processes stand back: cores that prediction leaves idle decode, and its threads needn't wait."""
 AHEAD = 2**25
 """Bytes of pixels that are decoded ahead of what uses them."""
 LONGEST = 8
@@ -159,6 +163,8 @@ def _follow(parent: int, stop: Any) -> None:
         os._exit(1)
 
     _STOP.append(stop)
+    if hasattr(os, "nice"):
+        os.nice(BEHIND)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=watch, daemon=True).start()
 
@@ -181,32 +187,36 @@ def decode(batch: Sequence[Encoded], look: Look) -> Outcome:
 def bytes_of(file: Path | str) -> bytes:
     """Content of a picture file."""
     try:
-        with open(file, "rb", buffering=0, opener=_at_once) as opened:
-            found = os.fstat(opened.fileno())
+        number = os.open(file, AT_ONCE)
+        try:
+            found = os.fstat(number)
             if not stat.S_ISREG(found.st_mode):
-                raise Broken("not a regular file")
+                raise Broken("is a directory" if stat.S_ISDIR(found.st_mode) else "not a regular file")
             if found.st_size > LARGEST_FILE:
                 raise Broken("a file of more than 1 GiB")
-            return opened.read()
+            data = os.read(number, found.st_size)
+            while len(data) < found.st_size and (more := os.read(number, found.st_size - len(data))):
+                data += more
+            return data
+        finally:
+            os.close(number)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else None
         raise Broken((reason or str(error)).lower()) from None
 
 
-def _at_once(file: str, flags: int) -> int:
-    """Open a file; a pipe that nobody writes into is no reason to wait."""
-    return os.open(file, flags | getattr(os, "O_NONBLOCK", 0))
-
-
 def pixels(data: bytes, look: Look) -> Pixels:
-    """Pixels (channels, size, size) of an encoded picture; of the first frame if it is animated."""
+    """Pixels (channels, size, size) of an encoded picture; of the first frame if it is animated.
+
+    For use within `without_pillow_limit`.
+    """
     with _opened(data) as image:
         return as_seen(image, look)
 
 
 def describe(data: bytes) -> tuple[tuple[int, int], bool]:
     """Width and height of an encoded picture, and whether it is grey."""
-    with _opened(data) as image:
+    with without_pillow_limit(), _opened(data) as image:
         size, grey_mode = image.size, image.mode in GREY
         small: Any = np.zeros(3) if grey_mode else as_seen(image, Look(16, 3)).astype(np.int16)
     return size, grey_mode or bool((abs(small - small.mean(0)) <= 1).all())
@@ -218,7 +228,7 @@ def _opened(data: bytes) -> Iterator["Image"]:
     from PIL import Image
 
     try:
-        with without_pillow_limit(), Image.open(io.BytesIO(data), formats=FORMATS) as image:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             yield image
     except Broken:
         raise
