@@ -2,6 +2,7 @@ import subprocess
 import sys
 from copy import deepcopy
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -182,6 +183,13 @@ def test_a_compiled_loss_is_told_right_and_learnt_from_alike(n_classes: int, in_
     words = [sys.executable, "-c", COMPILED_LOSS, str(n_classes), str(in_one_go)]
     run = subprocess.run(words, capture_output=True, text=True, check=False)
     assert run.stdout == "alike\n", run.stderr
+
+
+@on_gpu
+def test_every_method_trains_compiled_and_captured() -> None:
+    script = Path(__file__).parent.parent / "benchmarks" / "compiled.py"
+    run = subprocess.run([sys.executable, script, "--device", "cuda"], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout
 
 
 @on_gpu

@@ -132,6 +132,27 @@ def test_weight_decay_leaves_the_scales_alone() -> None:
     assert len(decays) == len(list(nets.parameters()))
 
 
-def test_a_network_without_weights_to_draw_is_refused() -> None:
-    with pytest.raises(UsageError, match="BatchNorm1d: has no linear or convolutional layer to draw from"):
-        to_bayesian(nn.BatchNorm1d(2))
+@pytest.mark.parametrize("net", [nn.BatchNorm1d(2), nn.Sequential(nn.Linear(2, 2)).requires_grad_(False)])
+def test_a_network_without_weights_to_draw_is_refused(net: nn.Module) -> None:
+    with pytest.raises(UsageError, match=f"{type(net).__name__}: has no linear or convolutional layer to draw from"):
+        to_bayesian(net)
+
+
+def test_a_users_network_without_weights_to_draw_is_called_by_its_name() -> None:
+    with pytest.raises(UsageError, match="classifier = BatchNorm1d: has no linear or convolutional layer"):
+        METHODS["bayes"].assemble((2,), 2, parse({}), nn.BatchNorm1d(2))
+
+
+def test_a_weight_of_two_layers_is_drawn_once_for_both() -> None:
+    net = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False))
+    net[1].weight = net[0].weight
+    drawing = to_bayesian(net)
+    assert len(drawing.rho) == 1
+    w = torch.randn(3, 3)
+    assert_close(drawing.run(torch.eye(3), {"0.weight": w}), (w @ w).T)
+
+
+def test_frozen_weights_are_not_drawn() -> None:
+    net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
+    net[0].requires_grad_(False)
+    assert to_bayesian(net).names == ["1.weight", "1.bias"]

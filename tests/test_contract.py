@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import uqgan
+from uqgan.acceleration import CapturedStep
 from uqgan.config import load_config
 from uqgan.data.tasks import Task
 from uqgan.log import Log
@@ -18,6 +19,7 @@ from uqgan.methods import METHODS, Method
 from uqgan.run import Run
 from uqgan.uncertainty import Prediction
 
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 SMALL = {
     "uqgan": {"iterations": 2, "batch_size": 16, "validate_every": 1},
     "one_vs_all": {"epochs": 1, "batch_size": 64},
@@ -198,8 +200,22 @@ def test_a_network_of_the_users_own_is_trained_saved_and_read(run: Run, tmp_path
     assert same(out, uqgan.load(tmp_path / "run", device="cpu", classifier=net).predict(x, seed=1))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_cpu_and_gpu_agree(run: Run, tmp_path: Path) -> None:
+@on_gpu
+def test_on_a_gpu_every_step_is_captured_as_a_graph(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    captured: list[CapturedStep[Any]] = []
+    capture = CapturedStep._capture
+    monkeypatch.setattr(CapturedStep, "_capture", lambda step, x: (captured.append(step), capture(step, x)))
+    plan, section = run.record.plan, method_of(run).section
+    longer = {section: dict(QUICK[run.task.name][section]) | {"iterations" if section == "uqgan" else "epochs": 8}}
+    config = load_config(run.task.name, overrides=QUICK[run.task.name] | longer | {"fresh": True})
+    uqgan.fit(plan.method, run.task, config=config, device="cuda")
+    assert len(captured) >= method_of(run).members
+    assert all(step.graph is not None for step in captured)
+
+
+@on_gpu
+def test_cpu_and_gpu_agree(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     fp32 = run.record.plan.config.model_copy(update={"precision": "fp32"})
     run = uqgan.fit(run.record.plan.method, run.task, config=fp32, device="cpu", folder=tmp_path / "run")
     x = run.task.test.x

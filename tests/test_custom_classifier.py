@@ -213,6 +213,24 @@ def test_real_and_generated_samples_pass_it_together(norm: nn.Module, moons: Tas
     assert seen[1:] == an_iteration * 3 + AFTERWARDS
 
 
+@pytest.mark.parametrize(
+    ("method", "a_step"),
+    [
+        ("confident", [("eval", 64), ("train", 128)]),  # generator, classifier
+        ("gen-sensoy", [("train", 128)]),
+        ("entropy-oracle", [("train", 64)]),
+        ("ova-oracle", [("train", 64)]),
+    ],
+)
+def test_known_and_foreign_samples_pass_it_together_in_every_method(
+    method: str, a_step: list[tuple[str, int]], moons: Task
+) -> None:
+    """Half of an oracle's batch is known, half foreign."""
+    run = uqgan.fit(method, moons, classifier=Watched(nn.BatchNorm1d(2)), config=QUICK)
+    seen = run.record.predictor.members[0].classifier.net.seen
+    assert seen[1 : 1 + 3 * len(a_step)] == a_step * 3
+
+
 def test_the_supervised_loop_trains_and_validates_in_the_right_mode(moons: Task) -> None:
     run = uqgan.fit("one-vs-all", moons, classifier=Watched(nn.BatchNorm1d(2)), config=QUICK)
     seen = run.record.predictor.members[0].classifier.net.seen

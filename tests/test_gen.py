@@ -261,14 +261,3 @@ def test_a_run_killed_in_its_last_epoch_goes_on_to_the_same_bytes(
     uqgan.fit(method, small, config=config, folder=tmp_path / "killed", device="cpu", resume=True)
     for file in ("weights.safetensors", "log.jsonl"):
         assert (tmp_path / "killed" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("task", ["moons", "digits"])
-@pytest.mark.parametrize("method", ["confident", "gen-sensoy"])
-def test_on_a_gpu_all_phases_are_captured_as_one_graph(method: str, task: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(Log, "say", lambda _, sentence: said.append(sentence))
-    run = uqgan.fit(method, small_task(task), config=load_config(task, overrides=SMALL), device="cuda")
-    assert not [sentence for sentence in said if "without a CUDA graph" in sentence]
-    assert run.record.log[-1]["step"] == 12

@@ -395,6 +395,15 @@ def test_the_paired_interval_profits_from_what_the_methods_share() -> None:
     assert paired.high - paired.low < 0.3 * (alone.high - alone.low)
 
 
+def test_p_values_of_all_ood_metrics_are_found_as_that_of_the_auroc_is() -> None:
+    (score, is_ood), (noise, _) = gaussians(120, 1.0, seed=12), gaussians(120, 0.2, seed=13)
+    found = metrics.paired_ood(score, score + 2 * noise, is_ood, 99)
+    assert list(found) == list(ood_scores(score, is_ood))
+    assert found["auroc"] == paired_bootstrap(score, score + 2 * noise, is_ood, 99).p_value
+    assert set(metrics.paired_ood(score, score.exp(), is_ood, 99).values()) == {1.0}
+    assert set(metrics.paired_ood(5 * is_ood + score, -score, is_ood, 99).values()) == {2 / 100}
+
+
 def paired_with_itself(score: Tensor, flag: Tensor) -> object:
     return paired_bootstrap(score, score, flag)
 

@@ -8,15 +8,19 @@ from types import ModuleType
 
 import pytest
 
+import make_settings
+import make_tables
+from uqgan.errors import UsageError
 from uqgan.evaluation import Outputs, raw_digest, scores
 from uqgan.methods import METHODS
+from uqgan.results import check_origin
 
 ROOT = Path(__file__).parent.parent
 RESULTS = sorted(path for path in (ROOT / "results").rglob("*") if path.is_file())
 RAW = [path for path in RESULTS if path.suffix == ".npz"]
 RUNS = [path for path in RESULTS if path.name.startswith("seed-") and path not in RAW]
 METHOD_PAGES = sorted((ROOT / "docs" / "methods").glob("*.md"))
-GUIDES = ["index.md", "methods.md", "data.md", "decide.md", "predict.md", "api.md"]
+GUIDES = ["index.md", "methods.md", "data.md", "decide.md", "predict.md", "reproduce.md", "api.md"]
 PAGES = [*GUIDES, *(f"methods/{path.name}" for path in METHOD_PAGES)]
 MEASURED = re.compile(
     r"(accuracy|AUROC|ECE|FPR95|epistemic|aleatoric)\b[^.\n]{0,40}?\d\.\d"  # a score
@@ -39,9 +43,11 @@ make_results, make_methods = load_generator("make_results"), load_generator("mak
 
 
 def test_the_page_is_what_the_results_give() -> None:
-    assert (ROOT / "docs" / "results.md").read_text() == make_results.page(), "run `make results`"
-    assert (ROOT / "docs" / "toys.md").read_text() == make_results.toys(), "run `make results`"
-    assert (ROOT / "docs" / "practice.md").read_text() == make_results.practice(), "run `make results`"
+    for page, text in make_results.pages().items():
+        assert page.read_text() == text, "run `make results`"
+    assert set((ROOT / "docs" / "results").glob("*.md")) <= set(make_results.pages())
+    site = (ROOT / "mkdocs.yml").read_text()
+    assert all(f"{page.relative_to(ROOT / 'docs')}\n" in site for page in make_results.pages())
 
 
 def test_the_costs_that_the_package_holds_are_what_the_results_give() -> None:
@@ -70,13 +76,6 @@ def test_the_tables_on_the_page_of_a_method_are_those_of_the_program(page: Path)
     headings = re.findall(r"^## (.*)", text, re.M)
     for heading in ("When to use it", "What it returns and needs", "Cost", "Settings", "Source"):
         assert heading in headings
-
-
-def test_the_papers_rows_have_the_names_and_titles_of_our_methods() -> None:
-    titles = {name: method.title for name, method in METHODS.items()}
-    assert make_results.paper()["titles"].items() <= titles.items()
-    for rows in make_results.paper()["settings"].values():
-        assert set(rows) <= set(titles)
 
 
 def test_the_tables_of_the_readme_are_what_the_results_give() -> None:
@@ -108,6 +107,7 @@ def test_a_measured_figure_is_recognised(words: str) -> None:
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: str(path.relative_to(ROOT / "results")))
 def test_a_run_is_recorded_with_its_conditions(path: Path) -> None:
     record = json.loads(path.read_text())
+    check_origin(path, record)
     assert path == ROOT / "results" / record["task"] / record["method"] / f"seed-{record['seed']}.json"
     for key in ("scores", "settings", "versions", "device", "command", "commit"):
         assert record[key], key
@@ -136,24 +136,79 @@ def test_a_result_parses_and_is_used(path: Path) -> None:
     """By the page, or by a decision record that names it."""
     json.loads(path.read_text())
     assert not re.search(r"/(work|tmp|home|root)/", path.read_text())
-    make_results.page()
-    make_results.toys()
-    make_results.practice()
+    make_results.pages()
     records = "\n".join(record.read_text() for record in (ROOT / "docs" / "decisions").glob("*.md"))
     assert path in make_results.used or f"`{path.relative_to(ROOT)}`" in records
 
 
-def test_more_results_become_more_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Another seed and a method that the page hasn't seen."""
-    folder = ROOT / "results" / "mnist" / "uqgan"
-    for method in ("uqgan", "made-up"):
+@pytest.fixture
+def other_results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Folder that the pages are made from in place of results/: two seeds of one method, one of another."""
+    for method, seeds in {"uqgan": (0, 1), "entropy": (0,), "uqgan-ensemble": (0,)}.items():
         (tmp_path / "mnist" / method).mkdir(parents=True)
-        for seed in (0, 1) if method == "uqgan" else (0,):
-            (tmp_path / "mnist" / method / f"seed-{seed}.json").write_text((folder / f"seed-{seed}.json").read_text())
-    (tmp_path / "paper.json").write_text((ROOT / "results" / "paper.json").read_text())
-    monkeypatch.setattr(make_results, "RESULTS", tmp_path)
-    rows = [line.split(" | ")[:3] for line in make_results.setting("mnist").splitlines() if line.startswith("|")][2:]
-    assert [row[:3] for row in rows] == [["| UQGAN", "ours", "2"], ["| ", "paper", ""], ["| made-up", "ours", "1"]]
+        for seed in seeds:
+            record = json.loads((ROOT / "results" / "mnist" / "uqgan" / f"seed-{seed}.json").read_text())
+            file = tmp_path / "mnist" / method / f"seed-{seed}.json"
+            file.write_text(json.dumps(record | {"method": method, "seed": seed}))
+    monkeypatch.setattr(make_tables, "RESULTS", tmp_path)
+    return tmp_path
+
+
+def first_cells(page: str) -> list[list[str]]:
+    return [line.split(" | ")[:3] for line in page.splitlines() if line.startswith("| ")]
+
+
+def test_any_methods_and_seeds_become_rows(other_results: Path) -> None:
+    rows = first_cells(make_settings.page("mnist"))
+    for row in (["| UQGAN", "paper", ""], ["| ", "ours", "2"], ["| Entropy", "paper", ""], ["| ", "ours", "1"]):
+        assert row in rows
+    assert ["| Ensemble of UQGANs (ours)", "ours", "1"] in rows
+    assert ["| GEN", "paper", ""] in rows
+    assert first_cells(make_settings.summary("mnist"))[2] == ["| UQGAN", "paper", ""]
+    assert "Not run yet: uqgan-mc, one-vs-all" in make_settings.page("mnist")
+
+
+def test_sections_without_their_files_are_left_out(other_results: Path) -> None:
+    assert make_settings.tasks() == ["mnist"]
+    assert "## Speed" not in make_results.results()
+    assert "digits" not in make_results.readme(f"{make_results.BEGIN}{make_results.END}")
+    assert "## From" not in make_results.practice()
+    assert not make_results.toys()
+
+
+@pytest.mark.parametrize("key", ["command", "commit", "seconds", "raw_sha256"])
+def test_a_record_that_does_not_say_how_it_was_made_is_refused(other_results: Path, key: str) -> None:
+    file = other_results / "mnist" / "uqgan" / "seed-1.json"
+    record = json.loads(file.read_text())
+    for changed in (record | {key: None}, {name: value for name, value in record.items() if name != key}):
+        file.write_text(json.dumps(changed))
+        make_settings._reproduction.cache_clear()
+        with pytest.raises(UsageError, match=f"has no {key}"):
+            make_settings.page("mnist")
+
+
+def test_an_imported_record_says_where_it_comes_from(other_results: Path) -> None:
+    file = other_results / "mnist" / "uqgan" / "seed-1.json"
+    record = json.loads(file.read_text())
+    file.write_text(json.dumps(record | {"imported": True}))
+    with pytest.raises(UsageError, match="must say in words where it comes from"):
+        make_settings.page("mnist")
+    file.write_text(json.dumps(record | {"imported": "made elsewhere"}))
+    make_settings._reproduction.cache_clear()
+    assert "uqgan seed 1: made elsewhere." in make_settings.page("mnist")
+
+
+def test_what_is_below_the_paper_is_listed_with_its_cause(other_results: Path) -> None:
+    assert "| Entropy | AUROC MNIST 5-9" not in make_settings.page("mnist")
+    file = other_results / "mnist" / "entropy" / "seed-0.json"
+    record = json.loads(file.read_text())
+    record["scores"]["accuracy"] = 0.9
+    file.write_text(json.dumps(record))
+    make_settings._reproduction.cache_clear()
+    assert "| accuracy 90.00 (99.87 ± 0.02); " in make_settings.page("mnist").replace("| Entropy ", "", 1)
+    assert "| not looked into |" in make_settings.page("mnist")
+    (other_results / "causes.json").write_text(json.dumps({"mnist": {"entropy": "not known"}}))
+    assert "| not known |" in make_settings.page("mnist")
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs/decisions").glob("*.md")), ids=lambda path: path.stem)

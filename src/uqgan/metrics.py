@@ -154,6 +154,19 @@ def ood_intervals(
     return {name: _interval(value, [each[name] for each in found]) for name, value in estimates.items()}
 
 
+def paired_ood(first: Tensor, second: Tensor, is_ood: Tensor, resamples: int = 1000, seed: int = 0) -> dict[str, float]:
+    """P-value of "no difference" for each of `ood_scores`, found as by `paired_bootstrap` for the AUROC."""
+    values, mask = _classes(first, is_ood, "first", "is_ood")
+    a, b = rank(values, mask), rank(*_classes(second, is_ood, "second", "is_ood"))
+    found = [(a.ood_scores(*drawn), b.ood_scores(*drawn)) for drawn in _counts(mask, resamples, seed)]
+    p_values = {}
+    for name in found[0][0]:
+        differences = np.array([one[name] - other[name] for one, other in found])
+        tail = min((differences <= 0).sum(), (differences >= 0).sum())
+        p_values[name] = float(min(1.0, 2 * (tail + 1) / (resamples + 1)))
+    return p_values
+
+
 def calibration_interval(
     confidence: Tensor, correct: Tensor, bins: int = 15, resamples: int = 1000, seed: int = 0
 ) -> Interval:

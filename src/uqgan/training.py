@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from uqgan.acceleration import accelerate, adam, compiled
 from uqgan.checkpoint import Best, Parts, dump_state, load_state
 from uqgan.config import Config, SupervisedConfig
-from uqgan.data.dataset import Dataset, equal_chunks, outlier_batches
+from uqgan.data.dataset import Dataset, equal_chunks, evenly, outlier_batches
 from uqgan.data.tasks import Task
 from uqgan.errors import Interrupted, RunFailed
 from uqgan.files import write_bytes
@@ -203,7 +203,7 @@ def fit_supervised(
     with memory_advice(f"{name}.batch_size", settings.batch_size):
         for step, (x, y, _), strange in zip(stage, batches, foreign, strict=False):
             set_lr(optimizer, decay(settings.lr, settings.end_lr, step // epoch_steps, settings.epochs))
-            rest = () if strange is None else (strange[: len(x)],)
+            rest = () if strange is None else (evenly(strange, len(x)),)
             loss = train_step(x, y, positions[step % epoch_steps], *rest)
             if (step + 1) % epoch_steps == 0:
                 accuracy = accuracy_on(nets, task.validation, probs_of)

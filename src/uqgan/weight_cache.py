@@ -18,7 +18,7 @@ from uqgan.errors import RunFailed
 from uqgan.files import cache_folder, locked, write_bytes
 from uqgan.log import Log
 
-VERSION = 3
+VERSION = 4
 """Raised when the same settings give other weights, so that older files are trained anew."""
 
 

@@ -151,6 +151,11 @@ def outlier_batches(sets: Sequence[Tensor], batch_size: int, steps: range, seed:
         yield as_input(torch.cat([take(k, start, stop) for k, (start, stop) in enumerate(ends)]))
 
 
+def evenly(x: Tensor, n: int) -> Tensor:
+    """Rows of x, n of them, at equal distances: of groups that stand one after another each keeps its share."""
+    return x if n == len(x) else x[torch.arange(n, device=x.device) * len(x) // n]
+
+
 def as_input(x: Tensor) -> Images:
     """Samples as a network sees them: pixels in [0, 1], points unchanged."""
     return x.float() / 255 if x.dtype == torch.uint8 else x

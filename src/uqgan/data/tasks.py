@@ -47,6 +47,8 @@ class Outline:
     """Whether training mirrors pictures at random."""
     make: Callable[[str, str, Sequence[int], int], Task] | None = None
     """Makes a task that needs no files from its name, title, known classes and seed."""
+    near: str = ""
+    """OoD set of the other classes of the same set, where it is not named like the task."""
 
 
 TASKS: dict[str, Outline] = {
@@ -56,7 +58,7 @@ TASKS: dict[str, Outline] = {
     "moons-noisy": Outline("Two moons with much noise", make=toy_task),
     "grid-9": Outline("3 × 3 Gaussians, one class each", make=toy_task),
     "grid-3": Outline("3 × 3 Gaussians, three disconnected classes", make=toy_task),
-    "digits": Outline("8 × 8 digits: 0-4 known, 5-9 unknown", range(5), 10, make=digits_task),
+    "digits": Outline("8 × 8 digits: 0-4 known, 5-9 unknown", range(5), 10, make=digits_task, near="other-digits"),
     "mnist": Outline(
         "MNIST: 0-4 known, 5-9 unknown",
         range(5),
@@ -75,6 +77,13 @@ TASKS: dict[str, Outline] = {
     ),
 }
 """All tasks that have a name; those without `make` are the paper's, and named like their set."""
+
+
+def is_near(task: str, ood_set: str) -> bool:
+    """Whether an OoD set has the other classes of the task's own set, and not pictures of another kind."""
+    family = task.partition("+")[0]
+    outline = TASKS.get(family)
+    return outline is not None and ood_set.partition("+")[0] == (outline.near or family)
 
 
 def is_user_data(task: str) -> bool:

@@ -8,10 +8,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from uqgan.errors import UsageError
+from uqgan.models.user import UserClassifier
 from uqgan.shapes import Images, Logits
 
 VARIATIONAL = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-"""Layers whose weights and biases are drawn; those of norms are not."""
+"""Layers whose weights and biases are drawn, unless they are frozen; those of norms are not."""
 LEAST_SCALE = 1e-6
 
 Weights = dict[str, Tensor]
@@ -28,13 +29,13 @@ class BayesianNet(nn.Module):
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
-        layers = [(name, layer) for name, layer in net.named_modules() if isinstance(layer, VARIATIONAL)]
-        if not layers:
-            raise UsageError(
-                f"classifier = {type(net).__qualname__}: has no linear or convolutional layer to draw from"
-            )
+        layers = [layer for layer in net.modules() if isinstance(layer, VARIATIONAL)]
+        drawn = {weight for layer in layers for weight in layer.parameters() if weight.requires_grad}
+        if not drawn:
+            name = net.name if isinstance(net, UserClassifier) else type(net).__qualname__
+            raise UsageError(f"classifier = {name}: has no linear or convolutional layer to draw from")
         self.net = net
-        self.names = [f"{name}.{key}".lstrip(".") for name, layer in layers for key, _ in layer.named_parameters()]
+        self.names = [name for name, weight in net.named_parameters() if weight in drawn]
         self.rho = nn.ParameterList(torch.normal(-5.0, 0.1, mean.shape) for mean in self.means())
 
     def means(self) -> list[Tensor]:
@@ -65,5 +66,5 @@ class BayesianNet(nn.Module):
 
 
 def to_bayesian(net: nn.Module) -> BayesianNet:
-    """The same network with random weights: those of all its linear and convolutional layers."""
+    """The same network with random weights: those of all its linear and convolutional layers, but frozen ones."""
     return BayesianNet(net)

@@ -31,6 +31,8 @@ def fast(net: nn.Module) -> None:
             module.__class__ = HalfDropout
         elif type(module) is nn.ConvTranspose2d and module.bias is not None:
             module.__class__ = TransposedConv
+        elif type(module) is nn.MaxPool2d and _halves(module):
+            module.__class__ = HalvingPool
 
 
 def _swap_norms(layers: nn.Sequential) -> None:
@@ -101,19 +103,48 @@ def _sum_of_shifts(kernel: Tensor) -> Tensor:
 
 
 class TransposedConv(nn.ConvTranspose2d):
-    """A transposed convolution whose bias is added apart in training on a CPU.
+    """A transposed convolution whose bias is added apart in training on a CPU, and which is a product for one pixel.
 
-    There PyTorch takes longer for the gradient of that bias than for all others.
+    On a CPU PyTorch takes longer for the gradient of that bias than for all others. The memory format of images of one
+    pixel is ambiguous: on CUDA the weights' gradient has another one than the compiler expects.
     """
 
     def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
         assert self.bias is not None
         assert isinstance(self.padding, tuple)
+        if x.shape[2:] == (1, 1) and self._is_product:
+            made = (x.flatten(1) @ self.weight.flatten(1)).unflatten(1, self.weight.shape[1:])
+            return made + self.bias[:, None, None]
         learns = torch.is_grad_enabled() and self.bias.requires_grad
         if x.device.type != "cpu" or not learns or output_size is not None:
             return super().forward(x, output_size)
         shape = self.stride, self.padding, self.output_padding, self.groups, self.dilation
         return F.conv_transpose2d(x, self.weight, None, *shape).add_(self.bias[:, None, None])
+
+    @property
+    def _is_product(self) -> bool:
+        """Whether one pixel becomes its value times the kernel, whatever the stride."""
+        return self.groups == 1 and not any((*self.padding, *self.output_padding)) and max(self.dilation) == 1
+
+
+class HalvingPool(nn.MaxPool2d):
+    """Largest of every 2 × 2 pixels; to predict on a CPU, where PyTorch takes most of a small network's time for it,
+    as the larger of neighbouring rows, then columns.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.device.type != "cpu" or torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return super().forward(x)
+        height, width = (size // 2 * 2 for size in x.shape[-2:])
+        rows = torch.maximum(x[..., :height:2, :width], x[..., 1:height:2, :width])
+        return torch.maximum(rows[..., ::2], rows[..., 1::2])
+
+
+def _halves(pool: nn.MaxPool2d) -> bool:
+    """Whether it takes the largest of every 2 × 2 pixels, and nothing else."""
+    shape = (pool.kernel_size, pool.stride, pool.padding, pool.dilation)
+    usual = all(each in (value, (value, value)) for each, value in zip(shape, (2, 2, 0, 1), strict=True))
+    return usual and not pool.return_indices and not pool.ceil_mode
 
 
 class HalfDropout(Dropout):

@@ -1,0 +1,166 @@
+"""The pages of the paper's settings and of the digits: every method beside the paper, and short tables of them."""
+
+import re
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import make_tables
+from make_tables import joined, read, record, short, table
+from uqgan import paper
+from uqgan.layouts import (
+    RUNS,
+    column_title,
+    counted,
+    explanations,
+    lines,
+    markdown_table,
+    names_of,
+    runs_table,
+    title_of,
+)
+from uqgan.methods import METHODS
+from uqgan.reproduction import Block, Column, Reproduction, reproduce
+from uqgan.results import check_origin, find_results, set_title
+
+OTHERS = ("digits",)
+"""Tasks with a page that the paper does not have."""
+PAGE = """# {title}
+
+Made by `make results` from `results/{task}/`; `uqgan reproduce` makes the same of other runs.
+[Results](../results.md) has all settings."""
+WORSE = """## Below the paper
+
+What ours miss by more than 2 of the paper's standard deviations, and why, as far as it was looked into."""
+NO_CAUSE = "not looked into"
+
+
+def reproduction(task: str) -> Reproduction:
+    return _reproduction(task, make_tables.RESULTS)
+
+
+@cache
+def _reproduction(task: str, results: Path) -> Reproduction:
+    """All results of a task beside the paper; one that does not say how it was made is refused."""
+    found = find_results([results / task], task)
+    for group in found.results.values():
+        for result in group.values():
+            check_origin(result.file, result.record)
+            read(result.file)
+    return reproduce(task, found, resamples=0)
+
+
+def tasks() -> list[str]:
+    """Tasks with results: the paper's settings first."""
+    return [task for task in (*paper.settings(), *OTHERS) if any(row.results for row in reproduction(task).rows)]
+
+
+def conditions(found: Reproduction) -> str:
+    """Command, device, versions and commits of all records of a task."""
+    records = [result.record for row in found.rows for result in row.results]
+    commands = {
+        re.sub(r"--seed \d+", "--seed SEED", one["command"].replace(f"--method {one['method']}", "--method METHOD"))
+        for one in records
+    }
+    devices = {f"{one['device']}, torch {one['versions']['torch']}" for one in records}
+    commits = {short(one["commit"]) for one in records}
+    imported = sorted(
+        {f"{one['method']} seed {one['seed']}: {one['imported']}" for one in records if "imported" in one}
+    )
+    words = [*(f"`{command}`" for command in sorted(commands)), *sorted(devices)]
+    return "; ".join([*words, f"commit {', '.join(sorted(commits))}"]) + "." + "".join(f" {each}." for each in imported)
+
+
+def summary(task: str) -> str:
+    """A short section: the count, what is missing, and the rows of our own methods beside the paper."""
+    found = reproduction(task)
+    shown = replace(found, rows=tuple(row for row in found.rows if row.method.startswith("uqgan") and row.results))
+    words = [counted(found)] if task in paper.settings() else []
+    missing = [f"Without {names_of(found.lacking)}."] if found.lacking else []
+    link = f"Every method and set: [{set_title(task)}](results/{task}.md)."
+    return joined(
+        f"## {set_title(task)}", " ".join([*words, *missing, link]), markdown_table(shown, found.blocks[0])
+    ).strip()
+
+
+def page(task: str) -> str:
+    """The page of a task."""
+    found = reproduction(task)
+    kept = replace(found, rows=tuple(row for row in found.rows if row.results or row.printed))
+    words = [counted(found)] if task in paper.settings() else []
+    words += [f"Not run yet: {', '.join(found.missing)}."] if found.missing else []
+    parts = [PAGE.format(title=set_title(task), task=task), conditions(found), " ".join(words)]
+    parts += [*explanations(found), below(found)]
+    for block in found.blocks:
+        if lines(kept, block):
+            parts += [f"## {block.title}", markdown_table(kept, block)]
+    runs = runs_table(found)
+    return joined(*parts, f"## {RUNS}\n\n{runs}" if runs else "", comparison(task))
+
+
+def below(found: Reproduction) -> str:
+    """Rows that miss the paper's values, with the columns and the cause."""
+    causes = (record("causes.json") or {}).get(found.task, {})
+    rows = []
+    for row, columns in found.worse():
+        cells = [row.cells[column] for column in columns]
+        missed = [
+            f"{column_title(found, column)} {cell.ours} ({cell.paper})"
+            for column, cell in zip(columns, cells, strict=True)
+        ]
+        rows.append([title_of(row), "; ".join(missed), causes.get(row.method, NO_CAUSE)])
+    return f"{WORSE}\n\n{table(['method', 'ours (paper)', 'cause'], rows, 3)}" if rows else ""
+
+
+def comparison(task: str) -> str:
+    """AUROC of two methods on the same samples, if they were compared."""
+    rows = record(f"{task}/uqgan-against-one-vs-all.json")
+    if not rows:
+        return ""
+    seeds = sorted({row["seed"] for row in rows})
+    found = {(row["set"], row["seed"]): row["difference"] for row in rows}
+
+    def cell(d: dict[str, float]) -> str:
+        return f"{100 * d['estimate']:+.2f} ({100 * d['low']:+.2f} to {100 * d['high']:+.2f})"
+
+    sets = dict.fromkeys(row["set"] for row in rows)
+    body = [[set_title(key), *(cell(found[key, seed]) for seed in seeds)] for key in sets]
+    words = "AUROC of `uqgan` minus that of `one-vs-all` on the same test samples (paired bootstrap, 95 % interval):"
+    return joined("## UQGAN against one-vs-all", words, table(["OoD set", *(f"seed {seed}" for seed in seeds)], body))
+
+
+def readme_tables() -> str:
+    """The README's tables: our own methods beside the paper, and all methods on the digits."""
+    rows, header = [], ["", "", "accuracy", "AUROC S/F", "ECE", "AUROC near", "AUROC all", "FPR95 all"]
+    for task in (task for task in tasks() if task in paper.settings()):
+        found = reproduction(task)
+        sets = found.sets
+        known = [Column(metric) for metric in paper.KNOWN]
+        block = Block("", (*known, Column("auroc", sets[:1]), *(Column(metric, sets) for metric in paper.AVERAGED)))
+        own = tuple(row for row in found.compared if row.method.startswith("uqgan"))
+        for line in lines(replace(found, rows=own), block):
+            if line.who != "difference":
+                n = f", {line.seeds} seed{'s' * (line.seeds != '1')}" if line.seeds else ""
+                title = f"{set_title(task)}, {line.method}" if line.method else ""
+                rows.append([title, line.who + n, *(text.words for text in line.cells)])
+    lacking: dict[str, list[str]] = {}
+    for task in tasks():
+        lacking.setdefault(names_of(reproduction(task).lacking), []).append(set_title(task))
+    without = [f"{' and '.join(which)} without {what}" for what, which in lacking.items() if what]
+    words = f"Near: the other classes of the same set. Paper and ours alike: {', '.join(without)}." if without else ""
+    return joined(table(header, rows, 2) if rows else "", words, digits_table()).strip()
+
+
+def digits_table() -> str:
+    """All methods on the embedded digits, with what each OoD set gives."""
+    if "digits" not in tasks():
+        return ""
+    found = reproduction("digits")
+    columns = [Column("accuracy"), Column("auroc", found.sets), *(Column("auroc", (name,)) for name in found.sets)]
+    rows = [
+        [METHODS[row.method].title, *(str(row.cells[column].ours or "–") for column in columns)] for row in found.rows
+    ]
+    seeds = {len(row.results) for row in found.rows}
+    n = f"{min(seeds)} seeds" if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)} seeds"
+    header = ["method", "accuracy", "all OoD sets", *map(set_title, found.sets)]
+    return joined(f"The embedded digits, 0-4 known, on a CPU ({n}), AUROC:", table(header, rows)).strip()

@@ -1,0 +1,269 @@
+"""A setting's tables as Markdown, CSV, LaTeX and HTML: paper, ours and the difference for each method."""
+
+import csv
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from uqgan import paper
+from uqgan.errors import count
+from uqgan.methods import METHODS
+from uqgan.paper import BETTER, WORSE
+from uqgan.reproduction import INCOMPARABLE, MISSING, Block, Cell, Column, Reproduction, Row, bare
+from uqgan.results import Result, set_title
+
+MARKS = {BETTER: " ▲", WORSE: " ▼"}
+NOTHING = "–"
+NAMED = 4
+"""Columns in which a method is worse that are named; of more the number is told."""
+RUNS = "Runs, with 95 % intervals over their test samples"
+CSV_COLUMNS = (
+    "setting", "method", "metric", "sets", "score", "paper", "paper_std", "ours", "ours_std", "n", "seeds",
+    "difference", "verdict", "best", "values", "lows", "highs",
+)  # fmt: skip
+PAPER, OURS, DIFFERENCE = "paper", "ours", "difference"
+
+
+@dataclass(frozen=True)
+class Text:
+    """What a cell says, and how it stands out."""
+
+    words: str
+    verdict: str = ""
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a table: a method's values from the paper, ours, or their difference."""
+
+    method: str
+    """Title of the method on its first line, else empty."""
+    who: str
+    seeds: str
+    cells: tuple[Text, ...]
+
+
+def lines(found: Reproduction, block: Block) -> list[Line]:
+    """Lines of one table; a method without values in it has none."""
+    made = []
+    for row in found.rows:
+        cells = [row.cells[bare(column)] for column in block.columns]
+        first = title_of(row)
+        for who, texts in values_of(cells).items():
+            made.append(Line(first, who, str(len(row.results)) if who == OURS else "", texts))
+            first = ""
+    return made
+
+
+def values_of(cells: list[Cell]) -> dict[str, tuple[Text, ...]]:
+    """A row's lines that have a value or more."""
+    texts = {
+        PAPER: [Text(str(cell.paper) if cell.paper else NOTHING) for cell in cells],
+        OURS: [Text(str(cell.ours) if cell.ours else NOTHING, cell.verdict, cell.best) for cell in cells],
+        DIFFERENCE: [Text(signed(cell.difference), cell.verdict) for cell in cells],
+    }
+    return {who: tuple(row) for who, row in texts.items() if any(text.words != NOTHING for text in row)}
+
+
+def signed(difference: float | None) -> str:
+    """A difference with its sign, and no sign where nothing is left of it."""
+    return NOTHING if difference is None else f"{difference:+.2f}".replace("+0.00", "0.00").replace("-0.00", "0.00")
+
+
+def title_of(row: Row) -> str:
+    """A method's title, with what sets it apart from the paper's other rows."""
+    if METHODS[row.method].sees_ood:
+        return f"{row.title} (sees outliers)"
+    return row.title if row.printed or not paper.methods(row.task) else f"{row.title} (ours)"
+
+
+def counted(found: Reproduction) -> str:
+    """How many values of the paper were reached, as a sentence."""
+    counts = found.counts()
+    words = {BETTER: "better than that", WORSE: "worse"}
+    compared = sum(counts[state] for state in counts if state not in (MISSING, INCOMPARABLE))
+    reached = ", ".join(f"{counts[state]} {words[state]}" for state in words)
+    rest = [f"{counts[MISSING]} have no run of ours"] if counts[MISSING] else []
+    rest += [f"{counts[INCOMPARABLE]} need {names_of(found.lacking)}"] if counts[INCOMPARABLE] else []
+    start = (
+        f"Of {sum(counts.values())} printed values {compared} are compared: {counts[paper.WITHIN]} of ours are within "
+    )
+    return f"{start}± 2 of the paper's standard deviations, {reached}" + "".join(f"; {each}" for each in rest) + "."
+
+
+def column_title(found: Reproduction, column: Column) -> str:
+    """What a column is called outside of its table."""
+    name = paper.TITLES[column.metric]
+    if not column.sets:
+        return name
+    return f"{name} all" if column.sets == found.sets else f"{name} {names_of(column.sets)}"
+
+
+def names_of(sets: tuple[str, ...]) -> str:
+    return ", ".join(map(set_title, sets))
+
+
+def explanations(found: Reproduction) -> list[str]:
+    """Sentences that belong under the tables."""
+    said = ["Percent; mean ± standard deviation, ours over the seeds."]
+    if found.ties:
+        best = "the best of ours without outliers, and what cannot be told from it"
+        said[0] += f" Bold: {best} by {', or by '.join(found.ties)}."
+    if found.compared:
+        said[0] += " ▲ better, ▼ worse than the paper by more than 2 of its standard deviations."
+    if found.lacking and found.compared:
+        said.append(
+            f"Ours are without {names_of(found.lacking)}. The paper's AUROC and FPR95 of several sets are worked out "
+            "from its values per set, weighted by their sizes, with the deviation of independent sets; AUPR cannot be."
+        )
+    if any(METHODS[row.method].sees_ood and row.results for row in found.rows):
+        of_theirs = f", and {names_of(found.lacking)}" if found.lacking else ""
+        said.append(
+            f"Oracles of ours trained with other pictures of the sets they are tested on: {names_of(found.sets)}. "
+            f"These training sets are smaller than the authors', who have whole ones{of_theirs}."
+        )
+    if paper.methods(found.task) and not all(row.printed for row in found.rows):
+        said.append("Rows marked (ours) are not in the paper.")
+    return said
+
+
+def markdown_table(found: Reproduction, block: Block) -> str:
+    """One table, without its heading."""
+    compared = bool(paper.methods(found.task))
+    head = ["method", *(["from"] if compared else []), "seeds"]
+    rows = [[*head, *(column.title for column in block.columns)]]
+    rows.append(["---"] * (len(head) - 1) + ["--:"] * (1 + len(block.columns)))
+    for line in lines(found, block):
+        cells = [f"**{text.words}**" if text.best else text.words for text in line.cells]
+        if line.who == DIFFERENCE:
+            cells = [text.words + MARKS.get(text.verdict, "") for text in line.cells]
+        rows.append([line.method, *([line.who] if compared else []), line.seeds, *cells])
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def to_markdown(found: Reproduction) -> str:
+    parts = [f"# {set_title(found.task)}", *sentences(found)]
+    for block in found.blocks:
+        parts += [f"## {block.title}", markdown_table(found, block)]
+    if runs := runs_table(found):
+        parts += [f"## {RUNS}", runs]
+    return "\n\n".join(parts) + "\n"
+
+
+def runs_table(found: Reproduction) -> str:
+    """Every run with the first table's columns and their intervals, as Markdown; empty where there is no run."""
+    columns = found.blocks[0].columns
+    rows = [["method", "seed", *(column.title for column in columns)], ["---", "--:", *("--:" for _ in columns)]]
+    for row in found.rows:
+        for result in row.results:
+            cells = [with_interval(bare(column), result) for column in columns]
+            rows.append([title_of(row), str(result.seed), *cells])
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows) if len(rows) > 2 else ""
+
+
+def with_interval(column: Column, result: Result) -> str:
+    value, ends = column.ours(result), column.interval(result)
+    if value is None:
+        return NOTHING
+    return f"{value:.2f}" + (f" ({ends[0]:.2f} to {ends[1]:.2f})" if ends else "")
+
+
+def sentences(found: Reproduction) -> list[str]:
+    """The count of values, what is missing, what is worse, and the explanations."""
+    said = [counted(found)] if paper.methods(found.task) else []
+    said += [f"Missing: {', '.join(found.missing)}."] if found.missing else []
+    worse = []
+    for row, columns in found.worse():
+        names = [column_title(found, column) for column in columns[:NAMED]]
+        rest = [f"{len(columns) - NAMED} more"] if len(columns) > NAMED else []
+        worse.append(f"{row.title} ({', '.join(names + rest)})")
+    said += [f"Worse than the paper: {'; '.join(worse)}."] if worse else []
+    return said + explanations(found)
+
+
+def to_csv(found: Reproduction) -> str:
+    """One line per value, in percent; sets that are taken together are joined by +.
+
+    `values` are those of the runs in the order of their seeds, `lows` and `highs` their 95 % intervals; - is none.
+    """
+    out = io.StringIO()
+    table = csv.writer(out, lineterminator="\n")
+    table.writerow(CSV_COLUMNS)
+    for row in found.rows:
+        for column, cell in row.cells.items():
+            theirs = (cell.paper.mean, cell.paper.std) if cell.paper else (None, None)
+            mine = (cell.ours.mean, cell.ours.std, len(cell.ours.values)) if cell.ours else (None, None, 0)
+            numbers = [f"{each:.4f}" if isinstance(each, float) else each for each in (*theirs, *mine)]
+            difference = None if cell.difference is None else f"{cell.difference:+.4f}"
+            score = {"sets": "epistemic"}.get(column.score, column.score) if column.sets else ""
+            place = (found.task, row.method, column.metric, " + ".join(column.sets), score)
+            seeds = " ".join(map(str, row.seeds))
+            runs = [(column.ours(result), *(column.interval(result) or (None, None))) for result in row.results]
+            each = [" ".join("-" if one is None else f"{one:.4f}" for one in ones) for ones in zip(*runs, strict=True)]
+            table.writerow([*place, *numbers, seeds, difference, cell.verdict, int(cell.best), *each])
+    return out.getvalue()
+
+
+def to_latex(found: Reproduction) -> str:
+    """Tables in the paper's layout, mean (standard deviation) with the best of ours in bold; needs booktabs."""
+    parts = [latex_table(found, block) for block in found.blocks]
+    return "\n\n".join([*(f"% {each}" for each in sentences(found)), *parts]) + "\n"
+
+
+def latex_table(found: Reproduction, block: Block) -> str:
+    head = " & ".join(["Method", "", *(latex_text(column.title) for column in block.columns)])
+    body = []
+    for line in lines(found, block):
+        if line.who == DIFFERENCE:
+            continue
+        cells = [latex_value(text) for text in line.cells]
+        seeds = f", {count(int(line.seeds), 'seed')}" if line.seeds else ""
+        body.append(" & ".join([latex_text(line.method), f"{line.who}{seeds}", *cells]) + r" \\")
+    return "\n".join(
+        [
+            r"\begin{table}",
+            rf"\caption{{{latex_text(set_title(found.task))}: {latex_text(block.title)}}}",
+            rf"\begin{{tabular}}{{ll{'r' * len(block.columns)}}}",
+            r"\toprule",
+            head + r" \\",
+            r"\midrule",
+            *body,
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+        ]
+    )
+
+
+def latex_value(text: Text) -> str:
+    mean, plus_minus, std = text.words.partition(" ± ")
+    shown = rf"\textbf{{{mean}}}" if text.best else mean.replace(NOTHING, "--")
+    return f"{shown} ({std})" if plus_minus else shown
+
+
+def latex_text(words: str) -> str:
+    for sign in "&%_#":
+        words = words.replace(sign, f"\\{sign}")
+    return words
+
+
+def to_html(found: Reproduction) -> str:
+    """One self-contained page; values of ours outside the paper's ± 2 standard deviations are coloured."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    pages = Environment(
+        loader=PackageLoader("uqgan"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    tables = [(block, lines(found, block)) for block in found.blocks]
+    template = pages.get_template("reproduction.html.jinja")
+    title = f"{set_title(found.task)} beside the paper"
+    return template.render(title=title, sentences=sentences(found), tables=tables)
+
+
+FORMATS: dict[str, Callable[[Reproduction], str]] = {
+    "md": to_markdown,
+    "csv": to_csv,
+    "latex": to_latex,
+    "html": to_html,
+}

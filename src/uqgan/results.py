@@ -1,0 +1,194 @@
+"""Evaluated runs as their records tell of them: found in folders, sorted out, their values and intervals in percent.
+
+A record is the scores.json of a run's folder, or a copy of it as results/TASK/METHOD/seed-N.json.
+"""
+
+import json
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from uqgan.config import load_config
+from uqgan.errors import UsageError
+from uqgan.methods import METHODS
+from uqgan.paper import AVERAGED, pooled, sizes
+from uqgan.runs import ABOUT, RAW_SCORES, SCORES, finished
+from uqgan.uncertainty import OWN_FOREIGNNESS
+
+ORIGIN = ("command", "commit", "seconds", "raw_sha256")
+"""What a record must have so that anyone can repeat it and see whether the same came out."""
+SET_TITLES = {
+    "mnist": "MNIST",
+    "cifar10": "CIFAR10",
+    "cifar100": "CIFAR100",
+    "tiny-imagenet": "Tiny ImageNet",
+    "emnist-letters": "EMNIST-Letters",
+    "fashion-mnist": "Fashion-MNIST",
+    "omniglot": "Omniglot",
+    "svhn": "SVHN",
+    "lsun": "LSUN",
+    "other-digits": "digits 5-9",
+    "digits": "Digits",
+}
+
+
+def set_title(name: str) -> str:
+    """A data set's or task's name as tables have it."""
+    family, _, classes = name.partition("+")
+    return SET_TITLES.get(family, family.replace("-", " ")) + (f" {classes}" if classes else "")
+
+
+@dataclass(frozen=True)
+class Result:
+    """The record of one evaluated run."""
+
+    file: Path
+    record: dict[str, Any]
+
+    @property
+    def task(self) -> str:
+        return str(self.record["task"])
+
+    @property
+    def method(self) -> str:
+        return str(self.record["method"])
+
+    @property
+    def seed(self) -> int:
+        return int(self.record["seed"])
+
+    @property
+    def sets(self) -> list[str]:
+        """OoD sets that it was tested on."""
+        return [name for name in self.record["scores"]["sets"] if name != "all"]
+
+    @cached_property
+    def raw(self) -> Path | None:
+        """Its raw scores, in the run's folder, beside the record, or in results/raw/."""
+        name = f"seed-{self.seed}.npz"
+        places = [self.file.with_name(RAW_SCORES)] if self.file.name == SCORES else [self.file.with_suffix(".npz")]
+        if len(self.file.parents) > 2:
+            places.append(self.file.parents[2] / "raw" / self.task / self.method / name)
+        return next((place for place in places if place.exists()), None)
+
+    def known(self, metric: str) -> float | None:
+        """A metric of the known classes."""
+        return _percent(self.record["scores"].get(metric))
+
+    def ood(self, metric: str, names: Collection[str], score: str = "sets") -> float | None:
+        """A metric of OoD sets together, ranked by Eq. 4 (`sets`) or by `foreignness`; None where it does not follow.
+
+        Of some of several sets together AUROC and FPR95 do: they are means over the sets' samples.
+        """
+        if score == "foreignness" and METHODS[self.method].reading not in OWN_FOREIGNNESS:
+            return None
+        rows, counts = self.record["scores"].get(score, {}), sizes(self.task)
+        key = self._key(names, rows)
+        if key:
+            return _percent(rows[key].get(metric))
+        if metric not in AVERAGED or not names or not set(names) <= set(rows) & set(counts):
+            return None
+        return _percent(pooled({name: rows[name][metric] for name in names}, counts))
+
+    def interval(self, metric: str, names: Collection[str], score: str = "sets") -> tuple[float, float] | None:
+        """95 % interval over test samples, where the record has one; no names: of a metric of the known classes."""
+        found = self.record.get("intervals") or {}
+        if names:
+            rows = found.get("foreignness" if score == "foreignness" else "sets", {})
+            found = rows.get(self._key(names, rows) or "", {})
+        ends = found.get(metric)
+        return (100 * ends[0], 100 * ends[1]) if ends else None
+
+    def _key(self, names: Collection[str], rows: dict[str, Any]) -> str | None:
+        """Name under which a record has these sets together."""
+        if len(names) == 1:
+            name = next(iter(names))
+            return name if name in rows else None
+        return "all" if "all" in rows and set(names) == set(rows) - {"all"} else None
+
+
+@dataclass
+class Found:
+    """Results by method and seed, and what was left out and why."""
+
+    results: dict[str, dict[int, Result]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, result: Result) -> None:
+        seeds = self.results.setdefault(result.method, {})
+        if result.seed in seeds:
+            self.notes.append(f"{result.file}: left out, {seeds[result.seed].file} is the same method and seed")
+        else:
+            seeds[result.seed] = result
+
+    def of(self, method: str) -> list[Result]:
+        """Results of a method by their seeds."""
+        return [result for _, result in sorted(self.results.get(method, {}).items())]
+
+
+def find_results(
+    places: Iterable[Path], task: str, methods: Collection[str] = (), seeds: Collection[int] = ()
+) -> Found:
+    """Results of a task in folders and all below them; only of some methods and seeds, if these are named."""
+    found = Found()
+    for place in places:
+        for file in sorted([*place.rglob(SCORES), *place.rglob("seed-*.json")]):
+            try:
+                result = read_result(file)
+            except UsageError as error:
+                found.notes.append(f"{error}; left out")
+                continue
+            chosen = (not methods or result.method in methods) and (not seeds or result.seed in seeds)
+            if result.task != task or not chosen:
+                continue
+            if why := deviation(result):
+                found.notes.append(f"{file}: left out, {why}")
+            else:
+                found.add(result)
+    return found
+
+
+def read_result(file: Path) -> Result:
+    """The record in a file."""
+    try:
+        record = json.loads(file.read_bytes())
+        result = Result(file, record)
+        if not isinstance(record["scores"]["sets"], dict) or result.method not in METHODS or result.seed < 0:
+            raise ValueError
+        assert result.task
+    except (OSError, ValueError, TypeError, KeyError):
+        raise UsageError(f"{file}: damaged, or no record of an evaluated run (uqgan evaluate writes it)") from None
+    return result
+
+
+def deviation(result: Result) -> str:
+    """Why a result does not stand for its method on its task: not trained or not tested as the task says."""
+    if "test_set" in result.record:
+        return "it was tested on other pictures"
+    if result.record.get("samples", "test") != "test":
+        return f"its samples are {result.record['samples']}, not test"
+    if (result.file.parent / ABOUT).exists() and not finished(result.file.parent):
+        return "its training has not finished (uqgan train … --resume)"
+    given, usual = result.record.get("settings", {}), load_config(result.task).model_dump()
+    if given.get("classifier", usual["classifier"]) != usual["classifier"]:
+        return f"classifier = {given['classifier']}, not {usual['classifier']}"
+    for section in METHODS[result.method].sections:
+        for key, value in given.get(section, {}).items():
+            if usual[section].get(key, value) != value:
+                return f"{section}.{key} = {value}, not {usual[section][key]}"
+    return ""
+
+
+def check_origin(file: Path, record: dict[str, Any]) -> None:
+    """Refuse a record that does not say how it was made; an imported one also has to say where it comes from."""
+    missing = [key for key in ORIGIN if record.get(key) is None or record[key] == ""]
+    if missing:
+        raise UsageError(f"{file}: has no {missing[0]} (a result is repeatable, or no result)")
+    if "imported" in record and not isinstance(record["imported"], str):
+        raise UsageError(f"{file}: imported = {record['imported']}: must say in words where it comes from")
+
+
+def _percent(value: float | None) -> float | None:
+    return None if value is None else 100 * value
