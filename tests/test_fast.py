@@ -226,8 +226,6 @@ def test_a_transposed_convolution_gives_the_same_frozen_and_without_gradients() 
     assert torch.equal(conv.requires_grad_(False)(x), expected)
 
 
-@pytest.mark.parametrize("mask", [half_dropout_mask, compiled_half_dropout_mask])
-@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("size", [(2, 2), (28, 28), (7, 10), (6, 5)])
@@ -255,6 +253,8 @@ def test_other_poolings_stay_as_they_are(words: dict[str, Any]) -> None:
     assert type(pool) is nn.MaxPool2d
 
 
+@pytest.mark.parametrize("mask", [half_dropout_mask, compiled_half_dropout_mask])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 def test_dropout_masks_are_fair_and_independent(
     mask: Callable[[Tensor], Tensor], memory_format: torch.memory_format
 ) -> None:
