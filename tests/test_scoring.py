@@ -26,7 +26,7 @@ from uqgan.data.decode import Look, Outcome, decode, decoding
 from uqgan.data.inputs import Sources, as_samples, batches_of, look_of, processes_for
 from uqgan.errors import UsageError
 from uqgan.run import Run
-from uqgan.scoring import PIECE, Summary, chunk_size, columns_of, numbers, rows_of, score
+from uqgan.scoring import PIECE, Summary, chunk_size, columns_of, numbers, rows_of, score, threads_beside
 from uqgan.sorting import Folders, folder_name
 from uqgan.tables import Row, Table, json_line
 
@@ -263,6 +263,21 @@ def test_a_pipe_named_like_a_picture_does_not_hang(tmp_path: Path) -> None:
         0: "not a regular file",
         1: "embedded null byte",
     }
+
+
+@pytest.mark.parametrize(("cores", "slow", "threads"), [(2, False, 1), (2, True, 2), (8, True, 8), (1, True, 1)])
+def test_a_small_network_leaves_cores_to_decoding(
+    run: Run, cores: int, slow: bool, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(10**6)) if slow else iter(np.arange(0, 1, 1e-5))
+    monkeypatch.setattr("uqgan.scoring.time.perf_counter", lambda: next(clock))
+    before = torch.get_num_threads()
+    torch.set_num_threads(8)
+    try:
+        assert threads_beside(run, cores) == threads
+        assert torch.get_num_threads() == 8
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_draws_follow_from_the_chunk_alone(dropout: Run, files: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
