@@ -20,7 +20,7 @@ from uqgan.log import Log
 from uqgan.methods import METHODS
 
 BATCH, SHAPE, N_CLASSES = 32, (3, 32, 32), 5
-SHORT: dict[str, dict[str, Any]] = {
+SHORT: dict[str, Any] = {
     "uqgan": {"iterations": 6, "validate_every": 3, "batch_size": BATCH},
     "autoencoder": {"kind": "resnet", "dim": 16, "epochs": 2, "batch_size": BATCH},
     "confident": {"epochs": 2, "batch_size": BATCH, "width": 64},
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
-    config = parse({"classifier": "resnet", "compile": "always", "fresh": True} | SHORT)
+    config = parse({"classifier": "resnet", "compile": "always", "fresh": True, **SHORT})
     task = small_task().to(choose_device(chosen.device))
     broken = []
     for name in chosen.methods:

@@ -201,10 +201,7 @@ def test_the_objective_of_bayes_is_a_summed_likelihood_and_the_batchs_share_of_t
         torch.distributions.Categorical(torch.tensor([settings.prior_share, 1 - settings.prior_share])),
         torch.distributions.Normal(torch.zeros(2), torch.tensor([settings.prior_wide, settings.prior_narrow])),
     )
-    kl = sum(
-        torch.distributions.Normal(mean, scale).log_prob(w).sum() - mixture.log_prob(w).sum()
-        for mean, scale, w in zip(net.means(), scales, weights.values(), strict=True)
-    )
+    kl = (torch.distributions.Normal(net.means(), scales).log_prob(weights) - mixture.log_prob(weights)).sum()
     likelihood = -net.run(x, weights).log_softmax(1)[torch.arange(8), y].sum()
     for position in range(min(n_batches, 3)):
         share = 2.0 ** (n_batches - position - 1) / (2.0**n_batches - 1)

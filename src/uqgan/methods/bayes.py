@@ -40,7 +40,7 @@ class BayesianNetworks(Networks):
 
     @property
     def undecayed(self) -> list[nn.Parameter]:
-        return list(self.net.rho)
+        return [self.net.rho]
 
     def make_fast(self, config: Config) -> None:
         inner = self.net.net
@@ -53,7 +53,7 @@ class BayesianNetworks(Networks):
         weights = net.weights(net.noise(n_draws), net.scales())
         if n_draws > 1 and n_draws * len(x) <= BATCHED_ROWS and not isinstance(net.net, UserClassifier):
             return vmap(net.run, (None, 0))(x, weights)
-        return torch.stack([net.run(x, {name: w[k] for name, w in weights.items()}) for k in range(n_draws)])
+        return torch.stack([net.run(x, draw) for draw in weights])
 
 
 def networks(
@@ -62,11 +62,10 @@ def networks(
     return BayesianNetworks(to_bayesian(make_classifier(config.classifier, shape, n_classes, 0.0, user_classifier)))
 
 
-def divergence(noise: Sequence[Tensor], scales: Sequence[Tensor], weights: Sequence[Tensor], s: BayesConfig) -> Scalar:
+def divergence(noise: Tensor, scales: Tensor, weights: Tensor, settings: BayesConfig) -> Scalar:
     """log q(w) - log p(w) of one draw: an estimate of KL(q‖p)."""
-    posterior = [sampled_log_density(e, scale).sum() for e, scale in zip(noise, scales, strict=True)]
-    prior = [log_scale_mixture(w, s.prior_share, s.prior_wide, s.prior_narrow).sum() for w in weights]
-    return torch.stack(posterior).sum() - torch.stack(prior).sum()
+    prior = log_scale_mixture(weights, settings.prior_share, settings.prior_wide, settings.prior_narrow)
+    return sampled_log_density(noise, scales).sum() - prior.sum()
 
 
 def fit(nets: Networks, task: Task, config: Config, log: Log, outliers: Sequence[Tensor]) -> None:
@@ -78,7 +77,7 @@ def fit(nets: Networks, task: Task, config: Config, log: Log, outliers: Sequence
         noise, scales = net.noise(), net.scales()
         weights = net.weights(noise, scales)
         likelihood = len(batch.x) * cross_entropy_loss(net.run(batch.x, weights), batch.y)
-        kl = divergence(noise, scales, list(weights.values()), settings)
+        kl = divergence(noise, scales, weights, settings)
         return likelihood + settings.kl_factor * minibatch_share(batch.position, n_batches) * kl
 
     fit_supervised(nets, task, config, log, "bayes", objective, lambda logits: logits.softmax(-1))

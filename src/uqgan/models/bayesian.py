@@ -15,9 +15,6 @@ VARIATIONAL = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, n
 """Layers whose weights and biases are drawn, unless they are frozen; those of norms are not."""
 LEAST_SCALE = 1e-6
 
-Weights = dict[str, Tensor]
-"""Weights of a network by their names; with a leading axis where there are several draws of them."""
-
 
 class BayesianNet(nn.Module):
     """A network with weights drawn from N(μ, softplus(ρ)²), independently of each other.
@@ -35,30 +32,32 @@ class BayesianNet(nn.Module):
             name = net.name if isinstance(net, UserClassifier) else type(net).__qualname__
             raise UsageError(f"classifier = {name}: has no linear or convolutional layer to draw from")
         self.net = net
-        self.names = [name for name, weight in net.named_parameters() if weight in drawn]
-        self.rho = nn.ParameterList(torch.normal(-5.0, 0.1, mean.shape) for mean in self.means())
+        means = {name: weight for name, weight in net.named_parameters() if weight in drawn}
+        self.names, self.shapes = list(means), [weight.shape for weight in means.values()]
+        self.rho = nn.Parameter(torch.normal(-5.0, 0.1, (sum(weight.numel() for weight in means.values()),)))
 
-    def means(self) -> list[Tensor]:
-        """The μ of all weights that are drawn."""
-        own = dict(self.net.named_parameters())
-        return [own[name] for name in self.names]
+    def means(self) -> Tensor:
+        """The μ of all weights that are drawn, as one vector: a few operations do for all of them."""
+        weights = dict(self.net.named_parameters())
+        return torch.cat([weights[name].flatten() for name in self.names])
 
-    def scales(self) -> list[Tensor]:
+    def scales(self) -> Tensor:
         """Standard deviations of all weights that are drawn."""
-        return [F.softplus(rho) + LEAST_SCALE for rho in self.rho]
+        return F.softplus(self.rho) + LEAST_SCALE
 
-    def noise(self, *n_draws: int) -> list[Tensor]:
+    def noise(self, *n_draws: int) -> Tensor:
         """Standard normal noise for all weights that are drawn."""
-        return [torch.randn(*n_draws, *rho.shape, device=rho.device) for rho in self.rho]
+        return torch.randn(*n_draws, len(self.rho), device=self.rho.device)
 
-    def weights(self, noise: list[Tensor], scales: list[Tensor]) -> Weights:
-        """Weights μ + scale · noise."""
-        drawn = (mean + scale * e for mean, scale, e in zip(self.means(), scales, noise, strict=True))
-        return dict(zip(self.names, drawn, strict=True))
+    def weights(self, noise: Tensor, scales: Tensor) -> Tensor:
+        """Weights μ + scale · noise; with a leading axis where there are several draws of them."""
+        return self.means() + scales * noise
 
-    def run(self, x: Images, weights: Weights) -> Logits:
+    def run(self, x: Images, weights: Tensor) -> Logits:
         """Logits of the network with these weights."""
-        return cast(Tensor, functional_call(self.net, weights, (x,)))
+        parts = weights.split([shape.numel() for shape in self.shapes])  # type: ignore[no-untyped-call]
+        named = {name: part.view(shape) for name, part, shape in zip(self.names, parts, self.shapes, strict=True)}
+        return cast(Tensor, functional_call(self.net, named, (x,)))
 
     def forward(self, x: Images) -> Logits:
         """Logits of one draw, which all samples share."""
