@@ -54,6 +54,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["evaluate", "nowhere"], "run = nowhere: no such folder"),
         (["report", "nowhere"], "run = nowhere: no such folder"),
         (["generate", "nowhere", "--class", "1"], "run = nowhere: no such folder"),
+        (["report", "nowhere", "-o", "report.pdf"], "--output = report.pdf: must end in .html"),
+        (["methods", "all"], "all: one word too many"),
         (["trian"], 'Did you mean "train"?'),
     ],
 )

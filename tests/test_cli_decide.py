@@ -8,7 +8,9 @@ import torch
 
 import uqgan
 from uqgan.cli import main
+from uqgan.cli.scores import show_scores
 from uqgan.config import load_config
+from uqgan.metrics import calibration_error
 
 ONE_STEP = {"uqgan": {"iterations": 2, "batch_size": 8}, "cross_entropy": {"epochs": 1, "batch_size": 2048}}
 
@@ -101,7 +103,7 @@ def test_rates_that_are_none_are_one_sentence(
     before = uqgan.load(run).rule
     assert calibrate(monkeypatch, str(run), f"{name}={value}") == 2
     err = capfd.readouterr().err
-    assert f"{name.strip('-').replace('-', '_')} = {float(value)}: must be above 0 and below 1" in err
+    assert f"{name.strip('-').replace('-', '_')} = {float(value)}: must be a number above 0 and below 1" in err
     assert err.count("\n") == 1
     assert uqgan.load(run).rule == before
 
@@ -123,12 +125,21 @@ def test_what_cannot_be_is_one_sentence(
     assert err.count("\n") == 1
 
 
-def test_a_temperature_that_helps_is_told_with_both_errors(
+def test_a_temperature_that_helps_is_told_with_both_errors_and_stands_beside_the_scores(
     baseline: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     from dataclasses import replace
 
+    plain = uqgan.load(baseline).evaluate(resamples=0)
     known = uqgan.load(baseline).calibration
     replace(known, temperature=1 / math.pi).write(baseline / "calibration.npz")
     assert calibrate(monkeypatch, str(baseline)) == 0
     assert "temperature 0.318 for probabilities that are shown: calibration error " in capfd.readouterr().out
+    run = uqgan.load(baseline)
+    found, outputs = run.evaluate(resamples=0), run.outputs()
+    softened = run.calibration.temper(outputs.test.probs).amax(1)
+    error = calibration_error(softened, outputs.right)
+    assert found["tempered"] == {"temperature": 1 / math.pi, "ece": error}
+    assert (found["scores"], "tempered" in plain) == (plain["scores"], False)
+    show_scores(found | {"intervals": run.evaluate(resamples=1)["intervals"]})
+    assert f"ECE of probabilities at temperature 0.318: {100 * error:.2f}" in capfd.readouterr().out

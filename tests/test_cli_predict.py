@@ -19,6 +19,7 @@ import uqgan
 from pictures import Cli, picture
 from test_contract import QUICK, small_task
 from uqgan.config import load_config
+from uqgan.decisions import NO_FOREIGNNESS
 from uqgan.run import Run
 
 COLUMNS = ["path", "label", "probability", "aleatoric", "epistemic", "foreignness"]
@@ -175,6 +176,21 @@ def test_a_page_shows_pictures_of_each_decision_alone(cli: Cli, folder: Path, ph
         assert Path(row["path"]).name in text
 
 
+def test_the_page_names_what_could_not_be_read_and_says_why_nothing_flagged_is_ambiguous(
+    cli: Cli, photos: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "broken.png").write_bytes(b"no picture")
+    run = uqgan.fit("entropy", small_task("digits"), config=load_config("digits", overrides=QUICK["digits"]))
+    run.calibrate(false_alarm=0.9, coverage=0.5)
+    words = [run.save(tmp_path / "run"), photos, tmp_path / "broken.png", "--page", tmp_path / "page.html"]
+    status, out, _ = cli("predict", *words)
+    text = (tmp_path / "page.html").read_text()
+    assert status == 1
+    assert NO_FOREIGNNESS in out
+    assert NO_FOREIGNNESS.capitalize() in text
+    assert "broken.png: not a png, jpg, webp or bmp picture" in text
+
+
 def test_galleries_are_bounded(
     cli: Cli, folder: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,6 +206,9 @@ def test_galleries_are_bounded(
         (["nowhere*.png"], "nowhere*.png: matches nothing"),
         (["{empty}"], "no pictures there (png, jpg, webp or bmp)"),
         (["{photos}", "-o", "out.txt"], "output = out.txt: must end in .csv, .jsonl, .parquet"),
+        ([""], "an empty word: no such file or folder"),
+        (["{photos}", "--page", "page.txt"], "--page = page.txt: must end in .html"),
+        (["{photos}", "--page", "{empty}/folder.html"], "folder.html: is a folder (choose another name)"),
         (["{photos}", "--resume"], "resume: needs --output, the file to go on with"),
         (["{photos}", "--seed", "-1"], "seed = -1: must be within 0"),
         (["{photos}", "--device", "tpu"], "device = tpu: must be"),
@@ -201,11 +220,18 @@ def test_galleries_are_bounded(
 def test_a_mistake_is_one_sentence_with_status_2(
     cli: Cli, folder: Path, photos: Path, tmp_path: Path, words: list[str], sentence: str
 ) -> None:
+    (tmp_path / "folder.html").mkdir()
     status, out, err = cli("predict", folder, *(word.format(photos=photos, empty=tmp_path) for word in words))
     assert status == 2
     assert out == ""
     assert sentence in err.lower() if sentence == "paths" else sentence in err
     assert not (photos / "sorted").exists()
+
+
+def test_an_output_that_cannot_be_written_is_said_so(cli: Cli, folder: Path, photos: Path) -> None:
+    status, _, err = cli("predict", folder, photos, "-o", "/proc/out.csv", "-q")
+    assert status == 1
+    assert "/proc/out.csv: could not be written" in err
 
 
 def test_a_run_on_points_takes_no_files(cli: Cli, photos: Path, tmp_path: Path) -> None:

@@ -4,9 +4,10 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -334,10 +335,17 @@ def test_predictions_of_another_run_are_refused() -> None:
         decide(pictures(5, 4)[0], calibration(50), Rule(), True)
 
 
+@pytest.mark.parametrize("rate", [0.1, np.float32(0.1), np.float64(0.1), Fraction(1, 10)])
+def test_rates_may_be_numbers_of_any_kind(rate: Any, tmp_path: Path) -> None:
+    rule = Rule(rate, 0.9)
+    rule.write(tmp_path / "decisions.json")
+    assert Rule.read(tmp_path / "decisions.json") == rule == Rule(0.1, 0.9)
+
+
 @pytest.mark.parametrize("name", ["false_alarm", "coverage"])
 @pytest.mark.parametrize("value", [0, 1, -0.1, 1.5, math.nan, math.inf, "0.1", None, True])
 def test_rates_that_are_none_are_refused(name: str, value: object) -> None:
-    with pytest.raises(UsageError, match=f"{name} = .*: must be above 0 and below 1"):
+    with pytest.raises(UsageError, match=f"{name} = .*: must be a number above 0 and below 1"):
         Rule(**{name: value})  # type: ignore[arg-type]
 
 

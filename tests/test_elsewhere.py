@@ -388,6 +388,22 @@ def test_a_mistake_in_python_is_one_sentence(test: Any, sentence: str, place: Pa
         loaded(place).evaluate(test=test)
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ({"ood": "drawings"}, "ood = drawings: must be a dict of folders or arrays by name"),
+        ({"ood": ["drawings"]}, "ood = .*: must be a dict"),
+        ({"resamples": "many"}, "resamples = many: must be a whole number"),
+        ({"resamples": 2.5}, "resamples = 2.5: must be a whole number"),
+        ({"resamples": -1}, "resamples = -1: must be within 0"),
+        ({"outputs": 3}, "outputs = 3: must be what run.outputs"),
+    ],
+)
+def test_wrong_types_are_told_before_anything_is_tested(words: dict[str, Any], sentence: str, place: Path) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        loaded(place).evaluate(**words)
+
+
 # Names of files
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from uqgan.models.fast import (
     ChannelsLastNorm,
     ConvPool,
     HalfDropout,
+    HalvingPool,
     TransposedConv,
     UpsampleConv,
     compiled_half_dropout_mask,
@@ -116,8 +118,8 @@ def test_the_layers_that_gain_are_swapped_and_no_others() -> None:
         names = [type(module).__name__ for module in net.modules() if type(module).__module__ == room.__name__]
         return {name: names.count(name) for name in sorted(set(names))}
 
-    assert swapped(make_classifier("lenet", MNIST, 5)) == {}
-    assert swapped(make_classifier("lenet", MNIST, 5, 0.5)) == {"HalfDropout": 4}
+    assert swapped(make_classifier("lenet", MNIST, 5)) == {"HalvingPool": 2}
+    assert swapped(make_classifier("lenet", MNIST, 5, 0.5)) == {"HalfDropout": 4, "HalvingPool": 2}
     assert swapped(make_classifier("mlp", (2,), 2, 0.3)) == {}
     assert swapped(make_classifier("resnet", CIFAR, 5)) == {"ChannelsLastNorm": 6, "ConvPool": 3}
     assert swapped(make_classifier("resnet", CIFAR, 5, 0.5)) == {"ChannelsLastNorm": 6, "HalfDropout": 10}
@@ -222,6 +224,33 @@ def test_a_transposed_convolution_gives_the_same_frozen_and_without_gradients() 
     with torch.no_grad():
         expected = conv(x)
     assert torch.equal(conv.requires_grad_(False)(x), expected)
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("size", [(2, 2), (28, 28), (7, 10), (6, 5)])
+def test_halving_pixels_gives_the_very_values_in_prediction_and_gradients_in_training(
+    size: tuple[int, int], dtype: torch.dtype, memory_format: torch.memory_format
+) -> None:
+    plain = nn.MaxPool2d(2)
+    quick = deepcopy(plain)
+    fast(quick)
+    assert type(quick) is HalvingPool
+    x = torch.randn(3, 4, *size).to(dtype).contiguous(memory_format=memory_format)
+    x[0, 0, 0, 0], x[0, 1, 0, 1] = torch.nan, torch.inf
+    with torch.no_grad():
+        assert_close(quick(x), plain(x), rtol=0, atol=0, equal_nan=True)
+        assert_close(quick(x[0]), plain(x[0]), rtol=0, atol=0, equal_nan=True)
+    tied = torch.zeros(1, 1, *size, requires_grad=True)
+    (ours,), (theirs,) = (torch.autograd.grad(net(tied).sum(), tied) for net in (quick, plain))
+    assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("words", [{"kernel_size": 3}, {"stride": 1}, {"padding": 1}, {"ceil_mode": True}])
+def test_other_poolings_stay_as_they_are(words: dict[str, Any]) -> None:
+    pool = nn.MaxPool2d(**({"kernel_size": 2} | words))
+    fast(pool)
+    assert type(pool) is nn.MaxPool2d
 
 
 @pytest.mark.parametrize("mask", [half_dropout_mask, compiled_half_dropout_mask])

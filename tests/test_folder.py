@@ -146,7 +146,7 @@ def test_what_was_chosen_is_said(cli: Cli, photos: Path) -> None:
     assert status == 0
     for sentence in (
         "2 classes: cat, dog",
-        "seen as 32 × 32 pixels (--image-size 32 or 64), RGB",
+        "seen as 32 × 32 pixels (--image-size 32 or 64), RGB: turned by EXIF, short side fitted, middle cropped",
         "split: train 140, validation 18, calibration 18, test 44",
         "OoD sets to test against: none",
         "1 .txt file passed over",

@@ -1,4 +1,4 @@
-"""The check of stated rates over raw scores, on made-up ones."""
+"""Do the stated rates hold? Over the raw scores of real runs, and made-up ones by which the check itself is checked."""
 
 import json
 import sys
@@ -26,6 +26,8 @@ def load_benchmark() -> ModuleType:
 
 
 guarantees = load_benchmark()
+RECORD = guarantees.RESULTS / "decisions" / "guarantees.json"
+FIGURES = json.loads(RECORD.read_text())["figures"]
 
 
 def outputs(n: int = 4000) -> Outputs:
@@ -49,14 +51,29 @@ def test_flagging_nothing_and_sets_of_all_classes_do_not_pass() -> None:
     assert not all(guarantees.verdicts(same).values())
 
 
-def test_figures_are_written_with_task_method_and_number_of_samples(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "mnist" / "uqgan" / "seed-0" / "raw_scores.npz"
+def test_figures_are_written_with_what_they_are_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "mnist" / "uqgan" / "seed-7.npz"
     outputs(300).write(file)
-    words = ["guarantees.py", str(file), "--splits", "3", "--results", str(tmp_path / "found.json")]
+    words = ["guarantees.py", str(file), "--splits", "3", "--json", str(tmp_path / "found.json")]
     monkeypatch.setattr(sys, "argv", words)
     guarantees.main()
-    (row,) = json.loads((tmp_path / "found.json").read_text())["figures"]
-    assert (row["task"], row["method"], row["n"], row["splits"]) == ("mnist", "uqgan", 300, 3)
+    found = json.loads((tmp_path / "found.json").read_text())
+    (row,) = found["figures"]
+    assert (row["task"], row["method"], row["seed"], row["n"], found["splits"]) == ("mnist", "uqgan", 7, 300, 3)
     assert str(tmp_path) not in (tmp_path / "found.json").read_text()
+
+
+@pytest.mark.parametrize("file", guarantees.raw_scores(), ids=lambda file: "-".join(file.with_suffix("").parts[-3:]))
+def test_the_stated_rates_hold_over_the_scores_of_a_real_run(file: Path) -> None:
+    """And the figures that are shown are those of these scores."""
+    found = guarantees.row(file, guarantees.SPLITS)
+    assert guarantees.verdicts(found) == dict.fromkeys(guarantees.verdicts(found), True)
+    place = ("task", "method", "seed")
+    (shown,) = (row for row in FIGURES if all(row[key] == found[key] for key in place))
+    assert shown == pytest.approx(found)
+
+
+def test_the_figures_shown_are_of_mnist_and_cifar10_and_of_nothing_but_what_lies_there() -> None:
+    there = {tuple(file.with_suffix("").parts[-3:]) for file in guarantees.raw_scores()}
+    assert {(row["task"], row["method"], f"seed-{row['seed']}") for row in FIGURES} == there
+    assert {task for task, *_ in there} == {"mnist", "cifar10"}

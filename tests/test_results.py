@@ -11,12 +11,14 @@ import pytest
 import make_settings
 import make_tables
 from uqgan.errors import UsageError
+from uqgan.evaluation import Outputs, raw_digest, scores
 from uqgan.methods import METHODS
 from uqgan.results import check_origin
 
 ROOT = Path(__file__).parent.parent
 RESULTS = sorted(path for path in (ROOT / "results").rglob("*") if path.is_file())
-RUNS = [path for path in RESULTS if path.name.startswith("seed-")]
+RAW = [path for path in RESULTS if path.suffix == ".npz"]
+RUNS = [path for path in RESULTS if path.name.startswith("seed-") and path not in RAW]
 METHOD_PAGES = sorted((ROOT / "docs" / "methods").glob("*.md"))
 GUIDES = ["index.md", "methods.md", "data.md", "decide.md", "predict.md", "reproduce.md", "api.md"]
 PAGES = [*GUIDES, *(f"methods/{path.name}" for path in METHOD_PAGES)]
@@ -112,7 +114,24 @@ def test_a_run_is_recorded_with_its_conditions(path: Path) -> None:
     assert record["samples"] == "test"
 
 
-@pytest.mark.parametrize("path", RESULTS, ids=lambda path: str(path.relative_to(ROOT / "results")))
+@pytest.mark.parametrize("path", RAW, ids=lambda path: str(path.relative_to(ROOT / "results")))
+def test_raw_scores_are_those_of_the_run_beside_them(path: Path) -> None:
+    record, outputs = json.loads(path.with_suffix(".json").read_text()), Outputs.read(path)
+    assert raw_digest(outputs) == record["raw_sha256"]
+    flat = {"accuracy": scores(outputs)["accuracy"], "ece": scores(outputs)["ece"]}
+    flat |= {name: each["auroc"] for name, each in scores(outputs)["sets"].items()}
+    written = {"accuracy": record["scores"]["accuracy"], "ece": record["scores"]["ece"]}
+    written |= {name: each["auroc"] for name, each in record["scores"]["sets"].items()}
+    assert flat == pytest.approx(written, abs=1e-6)
+
+
+def test_results_stay_small() -> None:
+    assert sum(path.stat().st_size for path in RESULTS) < 15e6
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in RESULTS if path not in RAW], ids=lambda path: str(path.relative_to(ROOT / "results"))
+)
 def test_a_result_parses_and_is_used(path: Path) -> None:
     """By the page, or by a decision record that names it."""
     json.loads(path.read_text())

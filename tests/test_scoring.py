@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -25,7 +26,7 @@ from uqgan.data.decode import Look, Outcome, decode, decoding
 from uqgan.data.inputs import Sources, as_samples, batches_of, look_of, processes_for
 from uqgan.errors import UsageError
 from uqgan.run import Run
-from uqgan.scoring import PIECE, Summary, chunk_size, columns_of, numbers, rows_of, score
+from uqgan.scoring import PIECE, Summary, chunk_size, columns_of, numbers, rows_of, score, threads_beside
 from uqgan.sorting import Folders, folder_name
 from uqgan.tables import Row, Table, json_line
 
@@ -222,6 +223,14 @@ def test_a_million_files_are_not_decoded_ahead(processes: int, files: list[str])
     assert taken <= bound
 
 
+def test_what_was_begun_ahead_is_given_up_at_once_and_in_silence(files: list[str]) -> None:
+    """As by Ctrl-C; an exception in a thread of the pool would be an error here."""
+    with decoding(batches_of(iter(files * 4000), 8), LOOK, 2) as decoded:
+        next(decoded)
+        start = time.monotonic()
+    assert time.monotonic() - start < 5
+
+
 def test_worker_processes_give_what_this_one_gives_and_load_no_torch(files: list[str]) -> None:
     many = files * 40
     with decoding(batches_of(iter(many), 16), LOOK, 2) as decoded:
@@ -254,6 +263,21 @@ def test_a_pipe_named_like_a_picture_does_not_hang(tmp_path: Path) -> None:
         0: "not a regular file",
         1: "embedded null byte",
     }
+
+
+@pytest.mark.parametrize(("cores", "slow", "threads"), [(2, False, 1), (2, True, 2), (8, True, 8), (1, True, 1)])
+def test_a_small_network_leaves_cores_to_decoding(
+    run: Run, cores: int, slow: bool, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(10**6)) if slow else iter(np.arange(0, 1, 1e-5))
+    monkeypatch.setattr("uqgan.scoring.time.perf_counter", lambda: next(clock))
+    before = torch.get_num_threads()
+    torch.set_num_threads(8)
+    try:
+        assert threads_beside(run, cores) == threads
+        assert torch.get_num_threads() == 8
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_draws_follow_from_the_chunk_alone(dropout: Run, files: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

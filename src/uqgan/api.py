@@ -60,6 +60,7 @@ def fit(
         settings, classifier = settings | {"classifier": classifier}, None
     seed = check_seed(seed)
     check_request(method, config, settings, classifier, max_minutes)
+    check_manner({"resume": resume, "overwrite": overwrite, "quiet": quiet}, console)
     where = as_path(folder, "folder") if folder is not None else None
     on = choose_device(device)
     console = Console(quiet=True) if quiet else console or Console(stderr=True, highlight=False)
@@ -174,6 +175,14 @@ def check_request(
     if max_minutes is not None and not (numeric and max_minutes > 0):
         raise UsageError(f"max_minutes = {brief(max_minutes)}: must be a number greater than 0")
     check_module(classifier)
+
+
+def check_manner(flags: Mapping[str, object], console: object) -> None:
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise UsageError(f"{name} = {brief(value)}: must be True or False")
+    if not isinstance(console, Console | None):
+        raise UsageError(f"console = {brief(console)}: must be a rich.console.Console (or leave it out)")
 
 
 def check_sections(method: str, settings: Mapping[str, Any]) -> None:

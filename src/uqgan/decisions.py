@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from uqgan.errors import UsageError
 from uqgan.files import read_arrays, write_arrays, write_json
+from uqgan.samples import brief
 from uqgan.shapes import Labels, Probs, Scores
 from uqgan.temperature import temper
 from uqgan.uncertainty import Prediction
@@ -48,8 +50,9 @@ class Rule:
     def __post_init__(self) -> None:
         for name, usual in (("false_alarm", 0.05), ("coverage", 0.9)):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, float | int) or not 0 < value < 1:
-                raise UsageError(f"{name} = {value}: must be above 0 and below 1 ({usual} is usual)")
+            if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < 1:
+                raise UsageError(f"{name} = {brief(value)}: must be a number above 0 and below 1 ({usual} is usual)")
+            object.__setattr__(self, name, float(str(value) if isinstance(value, np.floating) else value))
         for name, known in (("score", SCORES), ("sets", SETS), ("per_label", (True, False))):
             if getattr(self, name) not in known:
                 raise UsageError(f"{name} = {getattr(self, name)}: must be one of {', '.join(map(str, known))}")

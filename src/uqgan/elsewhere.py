@@ -13,6 +13,7 @@ from uqgan.data.splits import Task
 from uqgan.data.tasks import is_user_data, load_task
 from uqgan.errors import UsageError
 from uqgan.runs import Plan, Record
+from uqgan.samples import brief
 
 Facts = dict[str, Any]
 """What was tested on, as it stands beside the scores: `test`, `ood`, `notes`."""
@@ -66,7 +67,9 @@ def elsewhere(
     record: Record, own: Callable[[], Task], test: Any = None, ood: Mapping[str, Any] | None = None
 ) -> tuple[Task, Facts]:
     """Task of other pictures: a folder or arrays (x, y), and OoD sets by name; without `test` those of `own`."""
-    inputs, ood = inputs_of(record), ood or {}
+    inputs, ood = inputs_of(record), {} if ood is None else ood
+    if not isinstance(ood, Mapping):
+        raise UsageError(f"ood = {brief(ood)}: must be a dict of folders or arrays by name")
     sets = {name: unseen(foreign_pictures(name, source, inputs), f"ood/{name}", inputs) for name, source in ood.items()}
     inside: dict[str, Decoded] = {}
     if test is None:

@@ -87,11 +87,11 @@ def evaluate(outputs: Outputs, resamples: int = 1000, class_names: Sequence[str]
 
 
 def raw_digest(outputs: Outputs) -> str:
-    """Digest of all predictions for the test samples: equal digests mean equal predictions."""
+    """Digest of all predictions for the test samples, as they are kept: equal digests mean equal predictions."""
     digest = hashlib.sha256()
     for prediction in (outputs.test, *outputs.ood.values()):
         for column in (prediction.probs, prediction.aleatoric, prediction.epistemic, prediction.foreignness):
-            digest.update(column.contiguous().numpy().tobytes())
+            digest.update(column.float().contiguous().numpy().tobytes())
     return digest.hexdigest()
 
 
@@ -120,6 +120,12 @@ def classes(outputs: Outputs, class_names: Sequence[str]) -> dict[str, Any]:
         ],
         "confusion": confusion.tolist(),
     }
+
+
+def tempered(outputs: Outputs, calibration: Calibration) -> dict[str, float]:
+    """Calibration error of the test samples at the temperature fitted on validation samples."""
+    error = metrics.calibration_error(calibration.temper(outputs.test.probs).amax(1), outputs.right)
+    return {"temperature": calibration.temperature, "ece": error}
 
 
 def rates(outputs: Outputs, decide: Callable[[Prediction], Decisions]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from uqgan import plots
 from uqgan.data.decode import Look, decode
 from uqgan.data.inputs import look_in_words
-from uqgan.decisions import WORDS
+from uqgan.decisions import NO_FOREIGNNESS, WORDS
 from uqgan.files import write_text
 from uqgan.run import Run
 from uqgan.scoring import Summary
@@ -24,7 +24,12 @@ def write_page(file: Path, run: Run, summary: Summary, look: Look, drift: str) -
     )
     galleries = {word: [_thumbnail(row, summary.columns, look) for row in summary.chosen(word)] for word in WORDS}
     page = pages.get_template("predictions.html.jinja").render(
-        run=run, summary=summary, galleries=galleries, seen=look_in_words(look), drift=drift
+        run=run,
+        summary=summary,
+        galleries=galleries,
+        seen=look_in_words(look),
+        drift=drift,
+        why="" if run.own_foreignness else NO_FOREIGNNESS,
     )
     write_text(file, page)
 

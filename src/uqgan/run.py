@@ -17,12 +17,13 @@ from uqgan.data.tasks import Task
 from uqgan.decisions import Calibration, Decisions, Drift, Rule, check_rule, decide, drift
 from uqgan.elsewhere import Facts, elsewhere, own_task
 from uqgan.errors import UsageError
-from uqgan.evaluation import Outputs, calibrate, evaluate, predict_task, rates
+from uqgan.evaluation import Outputs, calibrate, evaluate, predict_task, rates, tempered
 from uqgan.runs import CALIBRATION, DECISIONS, RAW_SCORES, Record, write_scores
 from uqgan.samples import as_path, brief, check_seed, checked_samples, whole
 from uqgan.uncertainty import OWN_FOREIGNNESS, Prediction
 
 MOST_EXAMPLES = 10_000
+MOST_RESAMPLES = 1_000_000
 Picture = str | Path | Image
 Samples = Tensor | npt.NDArray[Any] | Picture | Sequence[Picture]
 """What can be predicted: arrays, tensors; files and Pillow images, one or several."""
@@ -104,6 +105,9 @@ class Run:
         """
         if test is not None or ood:
             return self.on(test, ood).evaluate(resamples, validation, outputs)
+        resamples = whole(resamples, "resamples", 0, MOST_RESAMPLES)
+        if not isinstance(outputs, Outputs | None):
+            raise UsageError(f"outputs = {brief(outputs)}: must be what run.outputs() gave")
         outputs = outputs or self.outputs(validation)
         found = evaluate(outputs, resamples, self.class_names) | {"missing": self.task.missing}
         if self._test_set:
@@ -111,11 +115,14 @@ class Run:
         return found | self._decisions(outputs)
 
     def _decisions(self, outputs: Outputs) -> dict[str, Any]:
-        """Rates of the decisions at the run's thresholds, beside the paper's columns, or why there are none."""
+        """Beside the paper's columns: rates of the decisions, or why there are none; the error at the temperature."""
+        beside: dict[str, Any] = {}
         try:
-            return {"decisions": rates(outputs, self.decide)}
+            if self.calibration.temperature != 1:
+                beside["tempered"] = tempered(outputs, self.calibration)
+            return beside | {"decisions": rates(outputs, self.decide)}
         except UsageError as error:  # thresholds need calibration samples; the paper's columns do not
-            return {"no_decisions": str(error)}
+            return beside | {"no_decisions": str(error)}
 
     @cached_property
     def calibration(self) -> Calibration:

@@ -2,6 +2,7 @@
 
 import heapq
 import os
+import time
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,6 +24,10 @@ PIECE = 128
 """Files that a process decodes at once."""
 CHUNK, CHUNK_ON_GPU = 512, 2048
 """Files that are predicted at once; fewer where each goes through the networks often."""
+DECODING = 5e-5
+"""Seconds that it takes about to decode a small picture."""
+SAMPLE = 32
+"""Samples by which a network's speed is judged."""
 DRIFT_FROM = 20
 """Pictures from which on they are compared with the calibration pictures as a whole."""
 NAMED = 20
@@ -44,6 +49,21 @@ def chunk_size(run: Run) -> int:
     if predictor.prior.device.type != "cpu":
         return CHUNK_ON_GPU
     return max(PIECE, CHUNK // (predictor.passes * len(predictor.members)) // PIECE * PIECE)
+
+
+def threads_beside(run: Run, cores: int) -> int:
+    """Threads that predict best while other cores decode: few for a small network, nearly all for a large one."""
+    most, best = torch.get_num_threads(), float("inf")
+    x = torch.zeros(SAMPLE, *run.record.plan.shape, dtype=torch.uint8)
+    torch.set_num_threads(1)
+    try:
+        for _ in range(3):
+            start = time.perf_counter()
+            run.record.predictor.predict(x, 0)
+            best = min(best, (time.perf_counter() - start) / SAMPLE)
+    finally:
+        torch.set_num_threads(most)
+    return max(1, min(most, round(cores * best / (best + DECODING))))
 
 
 def score(

@@ -37,6 +37,7 @@ class Table:
         self._lock = FileLock(file.with_name(f"{file.name}.lock"))
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
+            Path(self._lock.lock_file).touch()
             self._lock.acquire(blocking=False)
         except Timeout:
             raise UsageError(f"output = {file}: another process is writing it (choose another file)") from None

@@ -43,6 +43,16 @@ def stopped(error: KeyboardInterrupt) -> NoReturn:
     fail("stopped by hand" if number == signal.SIGINT else "stopped by SIGTERM", 128 + number)
 
 
+def misspelt(error: cyclopts.CycloptsError) -> str:
+    """What is wrong with the words of a command, in one sentence."""
+    cause = error.__cause__ or error.__context__
+    if isinstance(cause, ValidationError):
+        return "; ".join(explain(cause))
+    if isinstance(error, cyclopts.UnusedCliTokensError):
+        return f"{' '.join(error.unused_tokens or ())}: one word too many (uqgan COMMAND --help says which it takes)"
+    return " ".join(str(error).split())
+
+
 def main() -> None:
     """Run a command; what a person can mend is one sentence on standard error."""
     verbose = "-v" in sys.argv or "--verbose" in sys.argv
@@ -54,10 +64,7 @@ def main() -> None:
             app(sys.argv[1:], print_error=False, exit_on_error=False)
         sys.stdout.flush()
     except cyclopts.CycloptsError as error:
-        cause = error.__cause__ or error.__context__
-        if isinstance(cause, ValidationError):
-            fail("; ".join(explain(cause)), 2)
-        fail(" ".join(str(error).split()), 2)
+        fail(misspelt(error), 2)
     except ValidationError as error:
         fail("; ".join(explain(error)), 2)
     except (UsageError, RunFailed) as error:

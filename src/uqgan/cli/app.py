@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from uqgan import __version__
+from uqgan.errors import UsageError
 
 if TYPE_CHECKING:
     from uqgan.run import Run
@@ -80,6 +81,16 @@ def whole_number(_: object, tokens: Sequence[Token]) -> int:
 
 Whole = Annotated[int, Parameter(converter=whole_number)]
 Json = Annotated[bool, Parameter("--json", group=QUIET)]
+
+
+def check_page(option: str, file: Path | None) -> None:
+    """Refuse a page that would not be what its name says, or stands in for a folder, before any work is done."""
+    if file is None:
+        return
+    if file.suffix.lower() not in (".html", ".htm"):
+        raise UsageError(f"{option} = {file}: must end in .html")
+    if file.is_dir():
+        raise UsageError(f"{option} = {file}: is a folder (choose another name)")
 
 
 def show_rows(rows: list[dict[str, Any]], as_json: bool) -> None:

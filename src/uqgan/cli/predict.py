@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from uqgan.cli.app import Json, Machine, Voice, Whole, app
+from uqgan.cli.app import Json, Machine, Voice, Whole, app, check_page
 from uqgan.errors import RunFailed, UsageError, count
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ def predict(
         check_ending(results.output)
     elif results.resume:
         raise UsageError("resume: needs --output, the file to go on with")
+    check_page("--page", results.page)
     check_seed(seed)
     with closing(Sources(paths, sys.stdin.buffer if "-" in paths else None)) as sources:
         with voice.busy(f"loading {run}"):
@@ -124,11 +125,14 @@ def can_decide(run: "Run", voice: Voice, needed: bool) -> bool:
 
 def score_all(job: Job, results: Results, voice: Voice) -> "Summary":
     """Predict all pictures; each chunk is kept, copied and printed before the next."""
+    import joblib
+    import torch
+
     from uqgan.data.decode import decoding
     from uqgan.data.inputs import batches_of, processes_for
     from uqgan.log import interrupts
     from uqgan.progress import Pace, shown
-    from uqgan.scoring import PICTURES, PIECE, Summary, chunk_size, columns_of, score
+    from uqgan.scoring import PICTURES, PIECE, Summary, chunk_size, columns_of, score, threads_beside
     from uqgan.sorting import Folders
     from uqgan.tables import json_line
 
@@ -142,6 +146,9 @@ def score_all(job: Job, results: Results, voice: Voice) -> "Summary":
             go_on(table, summary, files, voice)
         workers = processes_for(islice(iter(job.sources), summary.n, None))
         pieces = stack.enter_context(decoding(batches_of(files, PIECE), job.look, workers))
+        if workers > 1 and run.record.predictor.prior.device.type == "cpu":
+            stack.callback(torch.set_num_threads, torch.get_num_threads())
+            torch.set_num_threads(threads_beside(run, joblib.cpu_count()))
         asked = stack.enter_context(interrupts())
         pace = Pace("predicting", summary.n, job.total, "picture")
         show = stack.enter_context(shown(pace, voice.console()))
@@ -206,7 +213,7 @@ def copy(folders: "Folders", rows: Sequence["Row"], columns: Sequence[str]) -> N
 
 def tell(job: Job, summary: "Summary", results: Results, voice: Voice) -> None:
     """Print the first rows as a table, what could not be read, counts, and the comparison as a whole."""
-    from uqgan.decisions import WORDS
+    from uqgan.decisions import NO_FOREIGNNESS, WORDS
 
     drift = summary.drift(job.run)
     if not (results.output or results.as_json):
@@ -220,6 +227,8 @@ def tell(job: Job, summary: "Summary", results: Results, voice: Voice) -> None:
         lines.append(", ".join(f"{word} {summary.counts[word]:,}" for word in WORDS))
     if drift:
         lines.append(f"as a whole: {drift}")
+    if summary.counts["unknown"] and not job.run.own_foreignness:
+        lines.append(NO_FOREIGNNESS)
     for line in lines:
         (voice.say if results.as_json else plain)(line)
     if results.page:

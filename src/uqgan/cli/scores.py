@@ -25,6 +25,9 @@ def show_scores(found: dict[str, Any]) -> None:
         table.add_row(title, cell(scores[key], intervals[key]))
     out = Console(highlight=False)
     out.print(table)
+    if "tempered" in found:
+        beside = found["tempered"]
+        out.print(f"ECE of probabilities at temperature {beside['temperature']:.3f}: {cell(beside['ece'], None)}")
     for line in class_lines(scores):
         out.print(line, markup=False, soft_wrap=True)
     if not scores["sets"] and not found["missing"]:
@@ -74,7 +77,7 @@ def decisions_table(decisions: dict[str, Any]) -> Table:
     """Rates of the decisions: share flagged and of each word, coverage and size of the prediction sets."""
     keys = [key for key in decisions["known"] if key not in ("n", "set_size", "coverage")]
     table = Table("%", *keys, "coverage", "classes in a set", title="decisions", title_justify="left")
-    for name, row in {"known classes": decisions["known"], **decisions["sets"]}.items():
+    for name, row in {"known": decisions["known"], **decisions["sets"]}.items():
         shares = [f"{100 * row[key]:.1f}" for key in keys]
         covered = f"{100 * row['coverage']:.1f}" if "coverage" in row else "–"
         table.add_row(escape(name), *shares, covered, f"{row['set_size']:.2f}")

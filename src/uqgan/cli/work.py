@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
-from uqgan.cli.app import Machine, Voice, Whole, app
+from uqgan.cli.app import Machine, Voice, Whole, app, check_page
 from uqgan.cli.elsewhere import Elsewhere, noted, tell
 from uqgan.cli.scores import show_scores
 from uqgan.config import Config, is_run, load_config, read_yaml
@@ -160,6 +160,7 @@ def report(
     """
     from uqgan.report import Chapter, write_report
 
+    check_page("--output", output)
     chapters = []
     for folder in runs:
         run = elsewhere.of(noted(machine.load(folder), voice))

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -41,10 +42,17 @@ FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
 LARGEST = 100_000_000
 """Most pixels of a picture; a few kilobytes can claim to be more than any memory holds."""
 LARGEST_FILE = 2**30
+AT_ONCE = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+"""How files are opened: a pipe that nobody writes into is no reason to wait."""
+BEHIND = 10
+"""How much worker processes stand back: cores that prediction leaves idle decode, and its threads needn't wait."""
 AHEAD = 2**25
 """Bytes of pixels that are decoded ahead of what uses them."""
 LONGEST = 8
 """Ratio of a picture's sides from which on its middle is cut out before it is resized, not after."""
+
+_STOP: list[Any] = []
+"""What tells a worker process that nobody waits for its pictures any more; empty in other processes."""
 
 
 class Broken(Exception):
@@ -101,9 +109,11 @@ def decoding(
         yield ((batch, decode(batch, look)) for batch in batches)
         return
     from joblib.externals.loky import ProcessPoolExecutor
+    from joblib.externals.loky.backend import get_context
 
-    pool = ProcessPoolExecutor(processes, initializer=_follow, initargs=(os.getpid(),))
-    waiting: deque[tuple[list[str], Callable[[], Outcome]]] = deque()
+    stop = get_context("loky").Event()
+    pool = ProcessPoolExecutor(processes, initializer=_follow, initargs=(os.getpid(), stop))
+    waiting: deque[tuple[list[str], Future[Outcome] | None]] = deque()
     size = look.channels * look.size**2
 
     def fill() -> None:
@@ -112,35 +122,39 @@ def decoding(
 
     def drain() -> Iterator[tuple[Sequence[str], Outcome]]:
         while waiting:
-            batch, outcome = waiting.popleft()
+            batch, future = waiting.popleft()
             fill()
-            yield batch, outcome()
+            yield batch, _outcome(future, batch, look)
 
     fill()
     try:
         yield drain()
     finally:
-        pool.shutdown(kill_workers=True)
+        stop.set()
+        for _, future in waiting:
+            if future:
+                future.cancel()
+        pool.shutdown()
 
 
-def _begun(pool: Any, batch: list[str], look: Look) -> Callable[[], Outcome]:
-    """Outcome of a batch that a worker process decodes; this process does it if a worker is killed."""
+def _begun(pool: Any, batch: list[str], look: Look) -> Future[Outcome] | None:
+    """A batch that a worker process decodes; None if a worker was killed."""
     try:
-        future = pool.submit(decode, batch, look)
+        future: Future[Outcome] = pool.submit(decode, batch, look)
     except BrokenProcessPool:
-        return lambda: decode(batch, look)
-
-    def outcome() -> Outcome:
-        try:
-            done: Outcome = future.result()
-        except BrokenProcessPool:
-            return decode(batch, look)
-        return done
-
-    return outcome
+        return None
+    return future
 
 
-def _follow(parent: int) -> None:
+def _outcome(future: Future[Outcome] | None, batch: list[str], look: Look) -> Outcome:
+    """What a worker process made of a batch; this process decodes it if a worker was killed."""
+    try:
+        return future.result() if future else decode(batch, look)
+    except BrokenProcessPool:
+        return decode(batch, look)
+
+
+def _follow(parent: int, stop: Any) -> None:
     """Leave Ctrl-C, which reaches every process of a terminal, to the parent process; end when that was killed."""
 
     def watch() -> None:
@@ -148,6 +162,9 @@ def _follow(parent: int) -> None:
             time.sleep(1)
         os._exit(1)
 
+    _STOP.append(stop)
+    if hasattr(os, "nice"):
+        os.nice(BEHIND)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=watch, daemon=True).start()
 
@@ -158,6 +175,8 @@ def decode(batch: Sequence[Encoded], look: Look) -> Outcome:
     broken = {}
     with without_pillow_limit():
         for row, picture in enumerate(batch):
+            if _STOP and not row % 8 and _STOP[0].is_set():
+                break
             try:
                 x[row] = pixels(picture if isinstance(picture, bytes) else bytes_of(picture), look)
             except Broken as error:
@@ -168,32 +187,36 @@ def decode(batch: Sequence[Encoded], look: Look) -> Outcome:
 def bytes_of(file: Path | str) -> bytes:
     """Content of a picture file."""
     try:
-        with open(file, "rb", buffering=0, opener=_at_once) as opened:
-            found = os.fstat(opened.fileno())
+        number = os.open(file, AT_ONCE)
+        try:
+            found = os.fstat(number)
             if not stat.S_ISREG(found.st_mode):
-                raise Broken("not a regular file")
+                raise Broken("is a directory" if stat.S_ISDIR(found.st_mode) else "not a regular file")
             if found.st_size > LARGEST_FILE:
                 raise Broken("a file of more than 1 GiB")
-            return opened.read()
+            data = os.read(number, found.st_size)
+            while len(data) < found.st_size and (more := os.read(number, found.st_size - len(data))):
+                data += more
+            return data
+        finally:
+            os.close(number)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else None
         raise Broken((reason or str(error)).lower()) from None
 
 
-def _at_once(file: str, flags: int) -> int:
-    """Open a file without waiting, which a pipe without a writer would take."""
-    return os.open(file, flags | getattr(os, "O_NONBLOCK", 0))
-
-
 def pixels(data: bytes, look: Look) -> Pixels:
-    """Pixels (channels, size, size) of an encoded picture; of the first frame if it is animated."""
+    """Pixels (channels, size, size) of an encoded picture; of the first frame if it is animated.
+
+    For use within `without_pillow_limit`.
+    """
     with _opened(data) as image:
         return as_seen(image, look)
 
 
 def describe(data: bytes) -> tuple[tuple[int, int], bool]:
     """Width and height of an encoded picture, and whether it is grey."""
-    with _opened(data) as image:
+    with without_pillow_limit(), _opened(data) as image:
         size, grey_mode = image.size, image.mode in GREY
         small: Any = np.zeros(3) if grey_mode else as_seen(image, Look(16, 3)).astype(np.int16)
     return size, grey_mode or bool((abs(small - small.mean(0)) <= 1).all())
@@ -205,7 +228,7 @@ def _opened(data: bytes) -> Iterator["Image"]:
     from PIL import Image
 
     try:
-        with without_pillow_limit(), Image.open(io.BytesIO(data), formats=FORMATS) as image:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             yield image
     except Broken:
         raise

@@ -11,7 +11,18 @@ from typing import IO, Any
 import joblib
 import numpy as np
 
-from uqgan.data.decode import COSTLY, PAYS_FROM, PROCESSES, Broken, Encoded, Look, as_seen, decode_all, pixels
+from uqgan.data.decode import (
+    COSTLY,
+    PAYS_FROM,
+    PROCESSES,
+    Broken,
+    Encoded,
+    Look,
+    as_seen,
+    decode_all,
+    pixels,
+    without_pillow_limit,
+)
 from uqgan.data.folder import ENDINGS, shown
 from uqgan.errors import UsageError
 
@@ -69,7 +80,8 @@ def _pixels_of(picture: Any, row: int, look: Look) -> Any:
             file.seek(0)
             data = file.read()
             file.seek(place)
-            return pixels(data, look)
+            with without_pillow_limit():
+                return pixels(data, look)
         return as_seen(picture.copy(), look)
     except (Broken, OSError, ValueError) as error:
         raise UsageError(f"image {row} of x: cannot be read, {error}") from None
@@ -135,7 +147,7 @@ def files_of(word: str) -> Iterator[str]:
     elif glob.has_magic(word):
         yield from _matching(word)
     else:
-        raise UsageError(f"{shown(Path(word))}: no such file or folder")
+        raise UsageError(f"{shown(Path(word)) if word else 'an empty word'}: no such file or folder")
 
 
 def _matching(pattern: str) -> Iterator[str]:

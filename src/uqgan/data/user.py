@@ -244,9 +244,10 @@ def choices(task: Task) -> list[str]:
     foreign = ", ".join(f"{key} {len(x):,}" for key, x in task.ood.items()) or "none (put pictures in ood/NAME/)"
     aside = {key: len(x) + len(task.ood_validation[key]) for key, x in task.outliers.items()}
     rest = ", ".join(f"{key} {n:,}" for key, n in aside.items() if n)
+    fitted = ": turned by EXIF, short side fitted, middle cropped" if Path(task.name).is_dir() else ""
     return [
         f"{task.n_classes} classes: {', '.join(task.class_names[:8])}{', …' if task.n_classes > 8 else ''}",
-        f"seen as {size} × {size} pixels (--image-size 32 or 64), {'grey' if channels == 1 else 'RGB'}",
+        f"seen as {size} × {size} pixels (--image-size 32 or 64), {'grey' if channels == 1 else 'RGB'}{fitted}",
         "split: " + ", ".join(f"{key} {n:,}" for key, n in sizes.items()),
         f"OoD sets to test against: {foreign}",
         *([f"OoD pictures set aside for studies and oracles, not tested with: {rest}"] if rest else []),

@@ -31,6 +31,8 @@ def fast(net: nn.Module) -> None:
             module.__class__ = HalfDropout
         elif type(module) is nn.ConvTranspose2d and module.bias is not None:
             module.__class__ = TransposedConv
+        elif type(module) is nn.MaxPool2d and _halves(module):
+            module.__class__ = HalvingPool
 
 
 def _swap_norms(layers: nn.Sequential) -> None:
@@ -111,7 +113,7 @@ class TransposedConv(nn.ConvTranspose2d):
         assert self.bias is not None
         assert isinstance(self.padding, tuple)
         if x.shape[2:] == (1, 1) and self._is_product:
-            made = x.flatten(1) @ self.weight.flatten(1)
+            made: Tensor = x.flatten(1) @ self.weight.flatten(1)
             return made.view(len(x), *self.weight.shape[1:]) + self.bias[:, None, None]
         learns = torch.is_grad_enabled() and self.bias.requires_grad
         if x.device.type != "cpu" or not learns or output_size is not None:
@@ -123,6 +125,26 @@ class TransposedConv(nn.ConvTranspose2d):
     def _is_product(self) -> bool:
         """Whether one pixel becomes its value times the kernel, whatever the stride."""
         return self.groups == 1 and not any((*self.padding, *self.output_padding)) and max(self.dilation) == 1
+
+
+class HalvingPool(nn.MaxPool2d):
+    """Largest of every 2 × 2 pixels; to predict on a CPU, where PyTorch takes most of a small network's time for it,
+    as the larger of neighbouring rows, then columns.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.device.type != "cpu" or torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return super().forward(x)
+        height, width = (size // 2 * 2 for size in x.shape[-2:])
+        rows = torch.maximum(x[..., :height:2, :width], x[..., 1:height:2, :width])
+        return torch.maximum(rows[..., ::2], rows[..., 1::2])
+
+
+def _halves(pool: nn.MaxPool2d) -> bool:
+    """Whether it takes the largest of every 2 × 2 pixels, and nothing else."""
+    shape = (pool.kernel_size, pool.stride, pool.padding, pool.dilation)
+    usual = all(each in (value, (value, value)) for each, value in zip(shape, (2, 2, 0, 1), strict=True))
+    return usual and not pool.return_indices and not pool.ceil_mode
 
 
 class HalfDropout(Dropout):
