@@ -113,8 +113,8 @@ class TransposedConv(nn.ConvTranspose2d):
         assert self.bias is not None
         assert isinstance(self.padding, tuple)
         if x.shape[2:] == (1, 1) and self._is_product:
-            made: Tensor = x.flatten(1) @ self.weight.flatten(1)
-            return made.view(len(x), *self.weight.shape[1:]) + self.bias[:, None, None]
+            made: Tensor = (x.flatten(1) @ self.weight.flatten(1)).view(len(x), *self.weight.shape[1:])
+            return made + self.bias[:, None, None]
         learns = torch.is_grad_enabled() and self.bias.requires_grad
         if x.device.type != "cpu" or not learns or output_size is not None:
             return super().forward(x, output_size)
