@@ -134,7 +134,8 @@ class HalvingPool(nn.MaxPool2d):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.device.type != "cpu" or torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return super().forward(x)
+            pooled: Tensor = super().forward(x)
+            return pooled
         height, width = (size // 2 * 2 for size in x.shape[-2:])
         rows = torch.maximum(x[..., :height:2, :width], x[..., 1:height:2, :width])
         return torch.maximum(rows[..., ::2], rows[..., 1::2])
