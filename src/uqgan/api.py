@@ -52,9 +52,8 @@ def fit(
     Ctrl-C and SIGTERM end it after the step that is under way, with an `Interrupted`: the folder then holds the state
     to resume from and, once there was a validation, the best classifier so far.
 
-    `classifier` is a network's name, or a network that you supply: float images in [0, 1] (samples, channels, height,
-    width), or points (samples, 2), to logits (samples, classes). Copies of it are trained, from the weights that it
-    has; it stays as it is itself.
+    `classifier` is a network's name, or your network: float images in [0, 1] (samples, channels, height, width), or
+    points (samples, 2), to logits (samples, classes). It stays as it is; copies of it are trained from its weights.
     """
     if isinstance(classifier, str):
         settings, classifier = settings | {"classifier": classifier}, None
