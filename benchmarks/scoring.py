@@ -126,6 +126,7 @@ def main() -> None:
     from uqgan.acceleration import choose_device
     from uqgan.environment import COMMIT, describe, versions
 
+    load = round(os.getloadavg()[0], 1)  # what other programs left of the cores
     found: dict[str, list[tuple[float, float, int]]] = {}
     with tempfile.TemporaryDirectory() as place:
         run, few, ours, plain = (str(Path(place) / name) for name in ("run", "few", "ours.csv", "plain.csv"))
@@ -165,6 +166,7 @@ def main() -> None:
         "plain_peak_bytes": max(peak for *_, peak in found["plain"]),
         "largest_difference": difference,
         "cores": os.cpu_count(),
+        "load_before": load,
         "device": describe(choose_device("cpu")),
         "command": f"python benchmarks/scoring.py --n {chosen.n} --rounds {chosen.rounds}",
         "commit": COMMIT,

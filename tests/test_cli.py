@@ -11,10 +11,10 @@ import pytest
 import yaml
 from PIL import Image
 
-from pictures import untrained_run
+from pictures import untrained_run, write_folder
 from uqgan import __version__
 from uqgan.cli import main
-from uqgan.config import Config, load_config
+from uqgan.config import Config, load_config, settings_for_pictures
 from uqgan.errors import RunFailed
 
 QUICK = ["--uqgan.iterations", "2", "--uqgan.batch-size", "8", "--uqgan.validate-every", "1", "-q"]
@@ -310,6 +310,23 @@ def test_help_about_training_a_task_shows_the_settings_that_it_gets(
             assert re.search(rf"{option} (?:(?!--).)*\[default: {default}\]", page), (name, option)
     assert "Settings (those of cifar10+0-2)" in pages["cifar10+0-2"]
     assert Config().uqgan.iterations == 10_000, "the class keeps its defaults"
+
+
+def test_help_about_training_on_own_pictures_shows_what_they_would_get(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_folder(tmp_path / "photos", n=20)
+    monkeypatch.chdir(tmp_path)
+    expected = settings_for_pictures((3, 64, 64), 30)
+    assert uqgan(monkeypatch, "train", "photos", "--image-size", "64", "--help") == 0
+    page = " ".join(capfd.readouterr().out.replace("│", " ").split())
+    assert "Settings (those of photos)" in page
+    for option, default in (("classifier", "resnet"), ("uqgan.iterations", expected["uqgan"]["iterations"])):
+        assert re.search(rf"--{option} (?:(?!--).)*\[default: {default}\]", page), option
+    (tmp_path / "empty").mkdir()
+    for other in ("empty", "nowhere"):
+        assert uqgan(monkeypatch, "train", other, "--help") == 0
+        assert "a task may have others" in capfd.readouterr().out
 
 
 def test_every_command_says_what_it_does(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 import json
 import math
+import re
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import uqgan
 from uqgan.cli import main
 from uqgan.cli.scores import show_scores
 from uqgan.config import load_config
+from uqgan.decisions import Rule
 from uqgan.metrics import calibration_error
 
 ONE_STEP = {"uqgan": {"iterations": 2, "batch_size": 8}, "cross_entropy": {"epochs": 1, "batch_size": 2048}}
@@ -143,3 +145,16 @@ def test_a_temperature_that_helps_is_told_with_both_errors_and_stands_beside_the
     assert (found["scores"], "tempered" in plain) == (plain["scores"], False)
     show_scores(found | {"intervals": run.evaluate(resamples=1)["intervals"]})
     assert f"ECE of probabilities at temperature 0.318: {100 * error:.2f}" in capfd.readouterr().out
+
+
+def test_the_guide_can_be_followed_to_the_letter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guide = (Path(__file__).parent.parent / "docs" / "decide.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    config = load_config("digits", overrides={"cross_entropy": {"epochs": 1}})
+    run = uqgan.fit("entropy", "digits", config=config, folder="runs/digits/uqgan/seed-0", quiet=True)
+    ((command, code),) = re.findall(r"```\nuqgan calibrate (.*?)\n```\n```python\n(.*?)```", guide, re.S)
+    assert calibrate(monkeypatch, *command.split()) == 0
+    names = {"uqgan": uqgan, "images": run.task.test.x[:5]}
+    exec(code, names)
+    rule = Rule.read(Path("runs/digits/uqgan/seed-0/decisions.json"))
+    assert (rule.false_alarm, rule.coverage) == (0.02, 0.95)

@@ -2,27 +2,50 @@
 
 from collections.abc import Sequence
 from copy import copy
+from itertools import pairwise
+from pathlib import Path
 from types import FunctionType
 from typing import Annotated, Any
 
 from cyclopts import App, Group, Parameter
 from pydantic import create_model
 
+from uqgan.cli.app import Voice
 from uqgan.cli.work import train
 from uqgan.config import Config, Settings, parse, task_settings
+from uqgan.errors import UsageError
 
 
 def show_help_of_task(words: Sequence[str]) -> bool:
     """Whether the command was to show help about training a task that has settings of its own; it is printed then."""
     if words[:1] != ["train"] or not {"--help", "-h"} & set(words):
         return False
-    known = [word for word in words[1:] if not word.startswith("-") and task_settings(word)]
+    names = [word for word in words[1:] if not word.startswith("-")]
+    known = next(((name, parse(task_settings(name))) for name in names if task_settings(name)), None)
+    known = known or next(filter(None, (settings_of_pictures(name, words) for name in names)), None)
     if known:
-        title = f"Settings (those of {known[0]})"
+        name, config = known
         page = App(name="uqgan train", help_format="plaintext", default_parameter=Parameter(negative=()))
-        page.default(with_settings(parse(task_settings(known[0])), title))
+        page.default(with_settings(config, f"Settings (those of {name})"))
         page.help_print([])
-    return bool(known)
+    return known is not None
+
+
+def settings_of_pictures(name: str, words: Sequence[str]) -> tuple[str, Config] | None:
+    """The settings that own pictures would get, which follow from their size and number; None if there are none."""
+    if not Path(name).exists():
+        return None
+    from uqgan import api
+    from uqgan.data.tasks import is_user_data
+
+    sizes = [size for option, size in pairwise(words) if option == "--image-size" and size.isdecimal()]
+    try:
+        if is_user_data(name):
+            size = int(sizes[0]) if sizes else None
+            return name, api.settings_of(api.load_task(name, image_size=size, skip_broken=True, say=Voice().say))
+    except UsageError:  # it is told when it is trained on
+        pass
+    return None
 
 
 def with_settings(config: Config, title: str) -> FunctionType:
