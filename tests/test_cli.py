@@ -14,8 +14,9 @@ from PIL import Image
 from pictures import untrained_run, write_folder
 from uqgan import __version__
 from uqgan.cli import main
-from uqgan.config import Config, load_config, settings_for_pictures
+from uqgan.config import Config, load_config
 from uqgan.errors import RunFailed
+from uqgan.picture_settings import settings_for_pictures
 
 QUICK = ["--uqgan.iterations", "2", "--uqgan.batch-size", "8", "--uqgan.validate-every", "1", "-q"]
 
@@ -277,6 +278,7 @@ import sys, time
 sys.argv = ["uqgan", "--help"]
 from uqgan.cli import main
 from uqgan.errors import RunFailed
+from uqgan.picture_settings import settings_for_pictures
 main()
 assert "torch" not in sys.modules
 assert time.process_time() < 1.0

@@ -292,9 +292,11 @@ def test_the_command_prints_paper_ours_and_difference(
 
 
 def test_a_dry_run_says_what_is_there_and_what_is_missing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    words = ("cifar10", "--runs", str(RESULTS), "--methods", "uqgan,entropy", "--seeds", "0-3", "--dry-run")
+    for seed in range(3):
+        shutil.copy(RESULTS / f"cifar10/uqgan/seed-{seed}.json", tmp_path)
+    words = ("cifar10", "--runs", str(tmp_path), "--methods", "uqgan,entropy", "--seeds", "0-3", "--dry-run")
     status, out, _ = run(monkeypatch, capsys, *words)
     assert not status
     assert out.splitlines() == [

@@ -176,7 +176,7 @@ def test_a_rule_is_kept_with_its_run_and_changes_what_is_decided(run: Path, tmp_
     assert uqgan.load(run).rule == loaded.rule == rule
     assert uqgan.load(run).decide(x).words == after.words
     assert uqgan.load(loaded.save(tmp_path / "copy")).rule == rule
-    with pytest.raises(UsageError, match="false_alarm = 0: must be above 0"):
+    with pytest.raises(UsageError, match="false_alarm = 0: must be a number above 0 and below 1"):
         loaded.calibrate(0)
     with pytest.raises(UsageError, match="false_alarm = 1e-06: needs 999999 calibration samples, there are 10000"):
         loaded.calibrate(1e-6)
