@@ -87,8 +87,10 @@ def named_task(name: str | Path, console: Console) -> Task:
     return task
 
 
-def train(plan: Plan, task: Task, device: torch.device, log: Log, classifier: nn.Module | None) -> Record:
-    """Train as planned, and write the run into the log's folder, if it has one.
+def train(
+    plan: Plan, task: Task, device: torch.device, log: Log, classifier: nn.Module | None, command: str | None = None
+) -> Record:
+    """Train as planned, and write the run into the log's folder, if it has one; `command` is kept as what made it.
 
     A run that fails before it saved a state to resume from leaves no folder.
     """
@@ -101,7 +103,7 @@ def train(plan: Plan, task: Task, device: torch.device, log: Log, classifier: nn
         raise
     finally:
         log.close()
-    about = circumstances(device, time.monotonic() - start, log.stopped, log.seconds, log.reused)
+    about = circumstances(device, time.monotonic() - start, log.stopped, log.seconds, log.reused, command)
     seen = Seen.of(task) if len(task.shape) == 3 else None
     record = Record(plan, predictor, log.rows, about, calibrate(predictor, task, plan.seed), log.folder, met=seen)
     if log.folder:

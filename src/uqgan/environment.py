@@ -14,12 +14,19 @@ from uqgan import __version__
 
 
 def circumstances(
-    device: torch.device, seconds: float, stopped: str | None, stages: Mapping[str, float], reused: Sequence[str] = ()
+    device: torch.device,
+    seconds: float,
+    stopped: str | None,
+    stages: Mapping[str, float],
+    reused: Sequence[str] = (),
+    command: str | None = None,
 ) -> dict[str, Any]:
     """What a result depends on beside its settings: device, versions, and the time of each stage.
 
     `reused` names the stages that were taken from the cache; their times are those of the run that trained them.
+    `command` is what made the run, that of this process if not given.
     """
+    own = " ".join(["uqgan", *sys.argv[1:]]) if Path(sys.argv[0]).stem == "uqgan" else None
     return {
         "finished": stopped is None,
         "stopped": stopped,
@@ -28,7 +35,7 @@ def circumstances(
         "seconds": round(seconds, 1),
         "stage_seconds": {name: round(value, 1) for name, value in stages.items()},
         "reused": list(reused),
-        "command": " ".join(["uqgan", *sys.argv[1:]]) if Path(sys.argv[0]).stem == "uqgan" else None,
+        "command": command or own,
         "versions": versions(),
         "commit": COMMIT,
     }

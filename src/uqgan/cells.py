@@ -1,0 +1,251 @@
+"""Cells of a grid: a run of a method on a task each, with a name, a folder, and a result that is whole or absent."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from uqgan import api
+from uqgan.checkpoint import Stopped
+from uqgan.config import Config, load_config
+from uqgan.data.dataset import Say
+from uqgan.data.tasks import Task, is_user_data
+from uqgan.errors import UsageError
+from uqgan.files import alone_in, sha256, write_bytes
+from uqgan.log import Log
+from uqgan.methods import METHODS
+from uqgan.methods.method import MOST_MEMBERS
+from uqgan.progress import Pace
+from uqgan.run import Run, save_scores
+from uqgan.runs import SCORES, claim_folder, finished, holds_run, write_scores
+
+VALIDATION_SCORES = "validation_scores.json"
+FAILED = "failed.log"
+"""File in a cell's folder that says why its run failed."""
+LONGEST_NAME = 120
+"""Characters of a folder's name, at most: longer ones end in a digest."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a method on a task."""
+
+    task: str
+    method: str
+    seed: int = 0
+    settings: tuple[tuple[str, Any], ...] = ()
+    """Settings by dotted name that differ from the task's: `(("uqgan.lambda_real", 0.3),)`."""
+    validation: bool = False
+    """Whether it is scored on validation samples, known and OoD, rather than on the test sets."""
+
+    @cached_property
+    def name(self) -> str:
+        """Identifier, the same for the same cell everywhere; also the path of its folder within the grid's."""
+        task = Path(self.task).name if is_user_data(self.task) else self.task
+        changed = ",".join(f"{key}={value}" for key, value in self.settings)
+        if len(changed) > LONGEST_NAME:
+            changed = f"{changed[: LONGEST_NAME - 10]}-{_digest(changed)[:8]}"
+        return "/".join([task, self.method, *([changed] if changed else []), f"seed-{self.seed}"])
+
+    @property
+    def result(self) -> str:
+        """Name of the file that holds its scores."""
+        return VALIDATION_SCORES if self.validation else SCORES
+
+    @property
+    def tree(self) -> dict[str, Any]:
+        """Its settings as a tree of sections."""
+        found: dict[str, Any] = {}
+        for name, value in self.settings:
+            *sections, key = name.split(".")
+            inner = found
+            for section in sections:
+                inner = inner.setdefault(section, {})
+            inner[key] = value
+        return found
+
+    @property
+    def work(self) -> frozenset[str]:
+        """Names of the classifiers that it trains; cells that have one in common train it once, one after the other."""
+        method = METHODS[self.method]
+        seeds = [MOST_MEMBERS * self.seed + j for j in range(method.members)] if method.members > 1 else [self.seed]
+        parts = (self.task, method.section, method.dropout, method.sees_ood, self.settings)
+        return frozenset(f"{parts} {seed}" for seed in seeds)
+
+    def command(self, device: str) -> str:
+        """The command that makes the same run alone."""
+        words = ["uqgan", "train", self.task, "--method", self.method, "--seed", str(self.seed), "--device", device]
+        for name, value in self.settings:
+            words += [f"--{name.replace('_', '-')}", str(value)]
+        return " ".join([*words, *(["--untested"] if self.validation else [])])
+
+
+def plan_cells(
+    tasks: Iterable[str],
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    variants: Sequence[Mapping[str, Any]] = ({},),
+    validation: bool = False,
+) -> list[Cell]:
+    """All cells of tasks × methods × seeds × variants, each once; a variant has settings by dotted name.
+
+    Settings that a method does not read, or that are the task's own, make no other cell.
+    """
+    if not methods or not seeds or not variants:
+        raise UsageError("grid: has no cells (name tasks, methods and seeds)")
+    for name in {name for variant in variants for name in variant}:
+        section = name.partition(".")[0] if "." in name else ""
+        if section and not any(section in METHODS[method].sections for method in methods):
+            raise UsageError(f"{name}: has no effect, none of the methods reads it (methods: {', '.join(methods)})")
+    cells = [
+        Cell(task, method, seed, _own_settings(task, method, variant), validation)
+        for task in tasks
+        for method in methods
+        for variant in variants
+        for seed in seeds
+    ]
+    return list(dict.fromkeys(cells))
+
+
+def _own_settings(task: str, method: str, variant: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """The settings of a variant that change a method's run, parsed and in order."""
+    read = METHODS[method].sections
+    given = {name: value for name, value in variant.items() if "." not in name or name.partition(".")[0] in read}
+    config = config_of(Cell(task, method, settings=tuple(given.items())))  # refuses what is wrong
+    parsed = {name: _value(config, name) for name in given}
+    if not is_user_data(task):
+        usual = load_config(task)
+        parsed = {name: value for name, value in parsed.items() if value != _value(usual, name)}
+    return tuple(sorted(parsed.items()))
+
+
+def config_of(cell: Cell, task: Task | None = None) -> Config:
+    """Settings of a cell's run; for own pictures those that suit the loaded task."""
+    return load_config(cell.task, overrides=cell.tree) if task is None else api.settings_of(task, overrides=cell.tree)
+
+
+def _value(config: Config, name: str) -> Any:
+    value: Any = config
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def is_done(cell: Cell, root: Path) -> bool:
+    """Whether its result is there. One of other settings than these, by an older version, is refused."""
+    file = root / cell.name / cell.result
+    if not file.exists():
+        return False
+    try:
+        given = json.loads(file.read_bytes())["settings"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UsageError(f"{file}: damaged (delete it, and it is made anew)") from None
+    if not is_user_data(cell.task):
+        wanted = config_of(cell).model_dump()
+        for section in ("classifier", *METHODS[cell.method].sections):
+            if given.get(section) != wanted[section]:
+                raise UsageError(f"{file.parent}: holds a run with other settings of {section} (choose another folder)")
+    return True
+
+
+def has_failed(cell: Cell, root: Path) -> bool:
+    """Whether its last run failed."""
+    return (root / cell.name / FAILED).exists()
+
+
+class Reporting(Log):
+    """Log of a cell's run, which reports progress instead of printing it, and ends when its parent process is gone."""
+
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        resume: bool,
+        minutes: float | None,
+        say: Say,
+        progress: Callable[[Pace], None],
+    ) -> None:
+        self._say, self._progress = say, progress
+        super().__init__(folder, seed, resume, minutes, child=True)
+
+    def say(self, sentence: str) -> None:
+        self._say(sentence)
+
+    @contextmanager
+    def bar(self, name: str, done: int, total: int) -> Iterator[Callable[[], None]]:
+        with super().bar(name, done, total) as advance:
+            pace = self._pace
+            assert pace
+
+            def report() -> None:
+                advance()
+                self._progress(pace)
+
+            yield report
+
+
+def run_cell(
+    cell: Cell,
+    root: Path,
+    task: Task,
+    device: torch.device,
+    minutes: float | None = None,
+    say: Say = lambda _: None,
+    progress: Callable[[Pace], None] = lambda _: None,
+) -> str | None:
+    """Train the cell's run, or go on with it, and write its scores; returns why it stopped early, None if it is done.
+
+    After a kill the same call goes on from the last saved state. The result is the last file that is written.
+    """
+    folder = root / cell.name
+    plan = api.checked_plan(cell.method, task, cell.seed, config_of(cell, task), None)
+    with alone_in(folder, "working on it"):
+        (folder / FAILED).unlink(missing_ok=True)
+        resume = holds_run(folder)
+        claim_folder(folder, plan, resume=True, overwrite=False)
+        if finished(folder):
+            run = Run(api.load(folder, device).record, task)
+        else:
+            log = Reporting(folder, cell.seed, resume, minutes, say, progress)
+            try:
+                run = Run(api.train(plan, task, device, log, None, cell.command(device.type)), task)
+            except Stopped as error:
+                return str(error)
+        if run.record.about["stopped"]:
+            return str(run.record.about["stopped"])
+        write_result(cell, folder, run)
+    return None
+
+
+def write_result(cell: Cell, folder: Path, run: Run) -> None:
+    """Score a trained run and write the result of its cell."""
+    outputs = run.outputs(cell.validation)
+    found = run.evaluate(outputs=outputs) | {"samples": "validation" if cell.validation else "test"}
+    if cell.validation:
+        write_scores(folder, run.record, found, VALIDATION_SCORES)
+    else:
+        save_scores(folder, run, found, outputs)
+
+
+def keep_failure(cell: Cell, root: Path, text: str) -> Path:
+    """Write why a cell failed into its folder."""
+    file = root / cell.name / FAILED
+    write_bytes(file, text.encode())
+    return file
+
+
+def result_digests(cells: Iterable[Cell], root: Path) -> dict[str, str]:
+    """Digest of each result that is there, by the name of its cell."""
+    files = {cell.name: root / cell.name / cell.result for cell in cells}
+    return {name: sha256(file) for name, file in files.items() if file.exists()}
+
+
+def _digest(text: str) -> str:
+    from hashlib import sha256 as digest
+
+    return digest(text.encode()).hexdigest()
