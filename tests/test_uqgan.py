@@ -11,9 +11,9 @@ from uqgan.config import load_config
 from uqgan.data.tasks import load_task
 from uqgan.log import Log
 from uqgan.losses import classifier_loss, critic_loss, out_of_class_loss
-from uqgan.methods.uqgan import GAN_BETAS, ShieldedNetworks, encode_all, fit_jointly, networks
+from uqgan.methods.uqgan import GAN_BETAS, JointTraining, ShieldedNetworks, encode_all, fit_jointly, networks
 from uqgan.models.autoencoders import make_autoencoder
-from uqgan.models.gan import Critic
+from uqgan.models.gan import Critic, Generator
 from uqgan.regulariser import spread_loss
 from uqgan.training import decay, frozen, minimize, set_lr
 
@@ -72,3 +72,24 @@ def test_looked_up_codes_are_those_of_the_pictures_shown(flip: bool) -> None:
     assert len(codes) == 50 * (1 + flip)
     for x, y, view in task.train.batches(16, range(3), seed=0, flip=flip):
         assert_close(codes[view], A.encode(x, y))
+
+
+@pytest.mark.parametrize(("share", "n"), [(0.0, 0), (0.5, 5), (1.0, 10)])
+def test_a_share_of_the_real_pictures_is_decoded_as_generated_ones_are(share: float, n: int) -> None:
+    digits = load_task("digits")
+    task = replace(digits, train=digits.train[torch.arange(20)])
+    config = load_config("digits", overrides={"uqgan": {"decoded_real": share, "batch_size": 10}})
+    nets = networks(task.shape, task.n_classes, config, 0.0, None)
+    A = nets.autoencoder.eval()
+    joint = JointTraining(nets, Critic(A.dim, 5), task.train.class_frequencies(5), config, print)
+    codes = encode_all(A, task)
+    x, y, view = next(iter(task.train.batches(10, range(1), seed=0)))
+    seen = joint.real_images(x, y, codes[view])
+    assert_close(seen[:n], A.decode(A.encode(x[:n], y[:n]), y[:n]))
+    assert torch.equal(seen[n:], x[n:])
+    assert not seen.requires_grad
+
+
+def test_a_generator_of_half_the_width_has_half_the_units_in_every_layer() -> None:
+    sizes = [[layer.out_features for layer in Generator(8, 5, 16, width).layers[::3]] for width in (1024, 512)]
+    assert sizes == [[1024, 512, 256, 8], [512, 256, 128, 8]]

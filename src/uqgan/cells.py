@@ -147,8 +147,9 @@ def is_done(cell: Cell, root: Path) -> bool:
         raise UsageError(f"{file}: damaged (delete it, and it is made anew)") from None
     if not is_user_data(cell.task):
         wanted = config_of(cell).model_dump()
-        for section in ("classifier", *METHODS[cell.method].sections):
-            if given.get(section) != wanted[section]:
+        for section in METHODS[cell.method].sections:
+            known = {key: value for key, value in wanted[section].items() if key in given.get(section, {})}
+            if known != given.get(section, {}):
                 raise UsageError(f"{file.parent}: holds a run with other settings of {section} (choose another folder)")
     return True
 

@@ -126,6 +126,10 @@ class UqganConfig(Settings):
     """Share of the out-of-class loss taken from real samples of other classes (Eq. 9)."""
     noise: int = Field(128, ge=1, le=65_536)
     """Size of the generator's noise."""
+    generator_width: int = Field(1024, ge=4, le=65_536)
+    """Units in the generator's first layer; half as many in its second, a quarter in its third."""
+    decoded_real: float = Field(0.0, ge=0, le=1)
+    """Share of the real samples that pass through the autoencoder, as generated ones do, before the classifier."""
     lr: float = Field(1e-3, gt=0)
     """The classifier's learning rate at the start."""
     end_lr: float = Field(1e-5, gt=0)

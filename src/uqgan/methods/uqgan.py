@@ -56,7 +56,7 @@ def networks(
     shape: tuple[int, ...], n_classes: int, config: Config, dropout: float, user_classifier: nn.Module | None
 ) -> ShieldedNetworks:
     A = make_autoencoder(config.autoencoder.kind, shape, n_classes, config.autoencoder.dim)
-    G = Generator(A.dim, n_classes, config.uqgan.noise)
+    G = Generator(A.dim, n_classes, config.uqgan.noise, config.uqgan.generator_width)
     return ShieldedNetworks(make_classifier(config.classifier, shape, n_classes, dropout, user_classifier), G, A)
 
 
@@ -115,7 +115,7 @@ class JointTraining:
         return classifier_loss(*logits_of_both(self.C, x, x_fake), y, self.prior, self.settings.lambda_real)
 
     def train_classifier(self, x: Images, y: Labels, z: Codes) -> Scalar:
-        x_fake = self.call(self.images, y)
+        x_fake, x = self.call(self.images, y), self.real_images(x, y, z)
         self.C.train()
         for _ in range(self.settings.classifier_steps):
             loss = self.call(self.classifier_objective, x, x_fake, y)
@@ -131,6 +131,12 @@ class JointTraining:
     def images(self, y: Labels) -> Images:
         """Generated samples, detached."""
         return self.A.decode(self.G(y), y)
+
+    @torch.no_grad()
+    def real_images(self, x: Images, y: Labels, z: Codes) -> Images:
+        """Real samples, the first ones of the batch decoded from their codes, if the settings say so."""
+        n = round(self.settings.decoded_real * len(x))
+        return torch.cat([self.A.decode(z[:n], y[:n]), x[n:]]) if n else x
 
     def set_learning_rates(self, step: int) -> None:
         """Linear decay. The critic's next phase is that of the batch after this step's (`overlapped`)."""

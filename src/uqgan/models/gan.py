@@ -13,10 +13,10 @@ from uqgan.shapes import Codes, Labels
 class Generator(nn.Module):
     """G(e|y): uniform noise and a class to a code close to that class."""
 
-    def __init__(self, dim: int, n_classes: int, noise: int) -> None:
+    def __init__(self, dim: int, n_classes: int, noise: int, width: int = 1024) -> None:
         super().__init__()
         self.n_classes, self.noise = n_classes, noise
-        sizes = (noise + n_classes, 1024, 512, 256)
+        sizes = (noise + n_classes, width, width // 2, width // 4)
         hidden = [layer for a, b in pairwise(sizes) for layer in (nn.Linear(a, b), nn.ReLU(), nn.BatchNorm1d(b))]
         self.layers = nn.Sequential(*hidden, nn.Linear(sizes[-1], dim))
         self.apply(small_weights)
