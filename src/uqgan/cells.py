@@ -1,6 +1,7 @@
 """Cells of a grid: a run of a method on a task each, with a name, a folder, and a result that is whole or absent."""
 
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from uqgan.files import alone_in, sha256, write_bytes
 from uqgan.log import Log
 from uqgan.methods import METHODS
 from uqgan.methods.method import MOST_MEMBERS
+from uqgan.picture_settings import settings_for_pictures
 from uqgan.progress import Pace
 from uqgan.run import Run, save_scores
 from uqgan.runs import SCORES, claim_folder, finished, holds_run, write_scores
@@ -29,6 +31,8 @@ FAILED = "failed.log"
 """File in a cell's folder that says why its run failed."""
 LONGEST_NAME = 120
 """Characters of a folder's name, at most: longer ones end in a digest."""
+REPORT_SECONDS = 0.2
+"""Seconds between two reports of a stage's progress, at least."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +50,10 @@ class Cell:
     @cached_property
     def name(self) -> str:
         """Identifier, the same for the same cell everywhere; also the path of its folder within the grid's."""
-        task = Path(self.task).name if is_user_data(self.task) else self.task
         changed = ",".join(f"{key}={value}" for key, value in self.settings)
         if len(changed) > LONGEST_NAME:
             changed = f"{changed[: LONGEST_NAME - 10]}-{_digest(changed)[:8]}"
-        return "/".join([task, self.method, *([changed] if changed else []), f"seed-{self.seed}"])
+        return "/".join([title_of(self.task), self.method, *([changed] if changed else []), f"seed-{self.seed}"])
 
     @property
     def result(self) -> str:
@@ -85,6 +88,11 @@ class Cell:
         return " ".join([*words, *(["--untested"] if self.validation else [])])
 
 
+def title_of(task: str) -> str:
+    """A task's name, or that of the folder or file with own pictures."""
+    return Path(task).resolve().name if is_user_data(task) else task
+
+
 def plan_cells(
     tasks: Iterable[str],
     methods: Sequence[str],
@@ -102,6 +110,10 @@ def plan_cells(
         section = name.partition(".")[0] if "." in name else ""
         if section and not any(section in METHODS[method].sections for method in methods):
             raise UsageError(f"{name}: has no effect, none of the methods reads it (methods: {', '.join(methods)})")
+    tasks = list(dict.fromkeys(tasks))
+    titles = [title_of(task) for task in tasks]
+    if alike := [task for task, title in zip(tasks, titles, strict=True) if titles.count(title) > 1]:
+        raise UsageError(f"{' and '.join(alike)}: would share a folder, as they have the same name (rename one)")
     cells = [
         Cell(task, method, seed, _own_settings(task, method, variant), validation)
         for task in tasks
@@ -126,7 +138,11 @@ def _own_settings(task: str, method: str, variant: Mapping[str, Any]) -> tuple[t
 
 def config_of(cell: Cell, task: Task | None = None) -> Config:
     """Settings of a cell's run; for own pictures those that suit the loaded task."""
-    return load_config(cell.task, overrides=cell.tree) if task is None else api.settings_of(task, overrides=cell.tree)
+    if task is not None:
+        return api.settings_of(task, overrides=cell.tree)
+    # Whether settings go together depends on the kind of data; own pictures are not loaded to find that out.
+    fitting = settings_for_pictures((3, 32, 32), 1) if is_user_data(cell.task) else None
+    return load_config(cell.task, None, cell.tree, fitting)
 
 
 def _value(config: Config, name: str) -> Any:
@@ -180,12 +196,15 @@ class Reporting(Log):
     @contextmanager
     def bar(self, name: str, done: int, total: int) -> Iterator[Callable[[], None]]:
         with super().bar(name, done, total) as advance:
-            pace = self._pace
+            pace, told = self._pace, 0.0
             assert pace
 
             def report() -> None:
+                nonlocal told
                 advance()
-                self._progress(pace)
+                if time.monotonic() - told >= REPORT_SECONDS:
+                    told = time.monotonic()
+                    self._progress(pace)
 
             yield report
 
@@ -201,11 +220,14 @@ def run_cell(
 ) -> str | None:
     """Train the cell's run, or go on with it, and write its scores; returns why it stopped early, None if it is done.
 
-    After a kill the same call goes on from the last saved state. The result is the last file that is written.
+    After a kill the same call goes on from the last saved state. The result is the last file that is written. Where
+    another process works on the cell, it is waited for: one whose parent was killed is about to end.
     """
     folder = root / cell.name
     plan = api.checked_plan(cell.method, task, cell.seed, config_of(cell, task), None)
-    with alone_in(folder, "working on it"):
+    with alone_in(folder, "working on it", wait=True):
+        if is_done(cell, root):
+            return None
         (folder / FAILED).unlink(missing_ok=True)
         resume = holds_run(folder)
         claim_folder(folder, plan, resume=True, overwrite=False)
@@ -219,6 +241,7 @@ def run_cell(
                 return str(error)
         if run.record.about["stopped"]:
             return str(run.record.about["stopped"])
+        progress(Pace("scoring", 0, 1))
         write_result(cell, folder, run)
     return None
 

@@ -13,6 +13,12 @@ class RunFailed(RuntimeError):
     status = 1
 
 
+class OutOfTime(RunFailed):
+    """Stopped by a time limit with work left. The command line exits with status 3."""
+
+    status = 3
+
+
 class Interrupted(RunFailed):
     """Ended by Ctrl-C, or by SIGTERM. The command line exits with 128 and the signal's number, as a shell has it."""
 

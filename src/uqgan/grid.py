@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from uqgan.cells import Cell, has_failed, is_done
+from uqgan.data.dataset import Say, silent
+from uqgan.data.tasks import Task, load_task
 from uqgan.methods import METHODS
 
 State = Literal["waiting", "running", "done", "stopped", "failed"]
@@ -44,8 +46,16 @@ class Terms:
     device: str = "auto"
     data_root: Path | None = None
     """Folder of the paper's data sets; UQGAN_DATA if not given."""
+    image_size: int | None = None
+    """Size at which own pictures are seen; chosen by what is there if not given."""
+    skip_broken: bool = False
+    """Whether pictures that cannot be read are left out."""
     max_minutes: float | None = None
     """Time after which running cells are stopped, to be gone on with later."""
+
+    def load(self, task: str, say: Say = silent) -> Task:
+        """Data of a task."""
+        return load_task(task, 0, self.data_root, self.image_size, None, self.skip_broken, say)
 
 
 class Executor(Protocol):
@@ -81,13 +91,14 @@ class Schedule:
     def __bool__(self) -> bool:
         return bool(self.waiting or self.running)
 
-    def take(self, last: Cell | None = None) -> Cell | None:
+    def take(self, last: Cell | None = None, fits: Callable[[Cell], bool] = lambda _: True) -> Cell | None:
         """Next cell for a worker that ran `last` before; None if all that wait need what others are training now.
 
         A worker stays with the task and the kind of network that it has loaded and compiled, as long as there are any.
+        A cell that does not fit beside those that run waits.
         """
         busy = frozenset[str]().union(*(cell.work for cell in self.running))
-        free = [cell for cell in self.waiting if not cell.work & busy]
+        free = [cell for cell in self.waiting if not cell.work & busy and fits(cell)]
         if not free:
             return None
         chosen = min(free, key=lambda cell: _distance(cell, last, self.running))

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from uqgan.cli.app import Voice, app
+from uqgan.cli.chosen import chosen_methods, chosen_seeds
 from uqgan.config import suggest
 from uqgan.errors import UsageError, count
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 SHORT = {"difference": "Δ"}
 COLOURS = {"better": "green", "worse": "red"}
-MOST_SEEDS, MOST_NOTES = 1000, 5
+MOST_NOTES = 5
 METHOD, SIDE, CELL = 17, 27, 12
 """Columns of the terminal for a method's name, for all that stands beside the values, and for a value."""
 
@@ -99,34 +100,6 @@ def check_setting(setting: str) -> None:
     if setting not in known:
         close = suggest(setting, known) or f" (known: {', '.join(known)})"
         raise UsageError(f"setting = {setting}: is none of the paper{close}")
-
-
-def chosen_methods(text: str) -> list[str]:
-    """Names in a list joined by commas; none for all."""
-    from uqgan.methods import METHODS
-
-    if text == "all":
-        return []
-    names = [name.strip() for name in text.split(",")]
-    for name in names:
-        if name not in METHODS:
-            close = suggest(name, list(METHODS)) or f" (known: all, {', '.join(METHODS)})"
-            raise UsageError(f"--methods = {name}: no such method{close}")
-    return names
-
-
-def chosen_seeds(text: str) -> list[int]:
-    """Seeds in words such as 0-4 or 0,2; none for all."""
-    chosen: set[int] = set()
-    for part in text.split(",") if text else []:
-        first, dash, last = (word.strip() for word in part.partition("-"))
-        if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise UsageError(f"--seeds = {text}: must look like 0-4 or 0,2")
-        ends = int(first), int(last or first)
-        if ends[1] < ends[0] or ends[1] - ends[0] >= MOST_SEEDS:
-            raise UsageError(f"--seeds = {text}: the smaller number comes first, and at most {MOST_SEEDS} are taken")
-        chosen.update(range(ends[0], ends[1] + 1))
-    return sorted(chosen)
 
 
 def chosen_format(form: str, output: Path | None, known: list[str]) -> str:

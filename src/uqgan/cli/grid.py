@@ -1,0 +1,115 @@
+"""The command that runs many cells: tasks, methods, seeds and settings, all of them with all."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Group, Parameter
+from rich.console import Console
+
+from uqgan.cli.app import Json, Voice, app, print_json, show_rows
+from uqgan.cli.chosen import ConfigLists, chosen_methods, chosen_seeds, chosen_tasks, variants
+from uqgan.cli.running import Place, check_outcome, outcome, run_cells, show_outcome
+from uqgan.cli.work import Pictures
+from uqgan.config import Settings
+from uqgan.errors import count
+from uqgan.progress import spell
+
+if TYPE_CHECKING:
+    from uqgan.cells import Cell
+
+Lists = Annotated[
+    ConfigLists | None,  # type: ignore[valid-type]
+    Parameter(name="*", group=Group("Settings (values joined by commas are combined)")),
+]
+
+
+@app.command
+def grid(
+    *,
+    tasks: str,
+    methods: str = "all",
+    seeds: str = "0",
+    validation: bool = False,
+    dry_run: bool = False,
+    times: Annotated[list[Path] | None, Parameter(negative=())] = None,
+    place: Place = Place(),
+    pictures: Pictures = Pictures(),
+    settings: Lists = None,
+    as_json: Json = False,
+    voice: Voice = Voice(),
+) -> None:
+    """Train and test many runs: tasks × methods × seeds × settings, side by side.
+
+    Each is a cell with a folder TASK/METHOD/seed-SEED. The same command goes on after Ctrl-C, a kill or a power cut;
+    what is finished stays as it is. Exit status 1: some failed; 3: some are unfinished after --max-minutes.
+
+    Parameters
+    ----------
+    tasks
+        Names from `uqgan tasks`, or own pictures, joined by commas.
+    methods
+        Names from `uqgan methods`, joined by commas; all takes the twelve of the paper.
+    seeds
+        Seeds such as 0-4 or 0,2.
+    validation
+        Score validation samples, known and OoD, and leave the test sets alone: to choose settings.
+    dry_run
+        Print the cells, what is there of them, and how long the others will take, by the times of finished ones.
+    times
+        Further folder with finished runs, or with their records, for --dry-run. May be given several times.
+    as_json
+        Print the cells with their scores as JSON.
+    """
+    cells = cells_of(tasks, methods, seeds, settings, validation)
+    if dry_run:
+        show_plan(cells, place, times or [], as_json)
+        return
+    run_cells(cells, place, pictures, voice)
+    rows = outcome(cells, place.output)
+    if as_json:
+        print_json(rows)
+    else:
+        show_outcome(rows)
+    check_outcome(rows)
+
+
+def cells_of(tasks: str, methods: str, seeds: str, settings: Settings | None, validation: bool) -> list["Cell"]:
+    """Cells of what was chosen in lists."""
+    from uqgan import paper
+    from uqgan.cells import plan_cells
+
+    names = chosen_methods(methods) or list(paper.methods("mnist"))
+    return plan_cells(chosen_tasks(tasks), names, chosen_seeds(seeds or "0"), variants(settings), validation)
+
+
+def show_plan(cells: Sequence["Cell"], place: Place, times: Sequence[Path], as_json: bool) -> None:
+    """The cells, what is there of them, and the minutes that the others are expected to take."""
+    from uqgan.acceleration import choose_device
+    from uqgan.grid import survey
+    from uqgan.times import Times
+
+    found, device = survey(cells, place.output), choose_device(place.device).type
+    known = Times.recorded([place.output, *times])
+    rows: list[dict[str, Any]] = []
+    for cell in cells:
+        state = "done" if cell in found.done else "failed" if cell in found.failed else "to do"
+        seconds = known.expected(cell, device)
+        rows.append({"cell": cell.name, "state": state, "minutes": None if seconds is None else round(seconds / 60, 1)})
+    if as_json:
+        print_json(rows)
+        return
+    show_rows([row | {"minutes": expected(row["minutes"])} for row in rows], as_json=False)
+    to_do = [*found.to_do, *(found.failed if place.retry_failed else [])]
+    left = known.left(to_do, device)
+    unknown = sum(known.expected(cell, device) is None for cell in to_do)
+    words = [f"{count(len(to_do), 'cell')} to do"]
+    if to_do:
+        words.append("no times are known" if left is None else f"about {spell(left)} one after another on {device}")
+    if left is not None and unknown:
+        words.append(f"where {unknown} of unknown time count as the mean of the others")
+    Console(highlight=False).print(", ".join(words), soft_wrap=True)
+
+
+def expected(minutes: float | None) -> str:
+    return "unknown" if minutes is None else f"{minutes:.1f}"

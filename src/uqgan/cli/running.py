@@ -1,0 +1,158 @@
+"""What all commands share that run cells: where and how, and what came out."""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+from rich.console import Console
+
+from uqgan.cli.app import Voice, show_rows
+from uqgan.cli.work import Pictures
+from uqgan.errors import Interrupted, OutOfTime, RunFailed, UsageError, count
+
+if TYPE_CHECKING:
+    from uqgan.cells import Cell
+    from uqgan.grid import Terms
+
+COLUMNS = {"accuracy": "accuracy", "auroc": "AUROC all"}
+"""Columns of the table at the end."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Place:
+    """Where and how cells run."""
+
+    output: Annotated[Path, Parameter(("--output", "-o"))] = Path("runs")
+    """Folder of all runs; what is finished there is not run again."""
+    workers: str = "auto"
+    """Number of processes on this machine; auto takes one per core, or several on a GPU that they can share."""
+    device: str = "auto"
+    """auto, cpu, cuda or mps."""
+    max_minutes: Annotated[float | None, Parameter(validator=Number(gt=0))] = None
+    """Stop after so long; the same command goes on."""
+    retry_failed: bool = False
+    """Try again what failed before."""
+
+    @property
+    def size(self) -> int | None:
+        """Number of processes; None for auto."""
+        if self.workers == "auto":
+            return None
+        if not self.workers.isdecimal() or not int(self.workers):
+            raise UsageError(f"--workers = {self.workers}: must be auto, or a number of at least 1")
+        return int(self.workers)
+
+
+def run_cells(cells: Sequence["Cell"], place: Place, pictures: Pictures, voice: Voice) -> None:
+    """Run all cells that are not done, and show the progress. Their results are in the folders then."""
+    from uqgan.acceleration import choose_device
+    from uqgan.cli.watch import Watch
+    from uqgan.grid import Schedule, Terms, survey
+    from uqgan.pool import Pool
+    from uqgan.times import Times
+
+    start, size, device = time.monotonic(), place.size, choose_device(place.device).type
+    found = survey(cells, place.output, place.retry_failed)
+    if not found.to_do:
+        return
+    own = (pictures.data_root, pictures.image_size, pictures.skip_broken)
+    look_at_data([cell.task for cell in found.to_do], Terms(place.output, place.device, *own), voice)
+    minutes = place.max_minutes and max(1e-9, place.max_minutes - (time.monotonic() - start) / 60)
+    terms = Terms(place.output, place.device, *own, minutes)
+    watch = Watch(found, terms, Times.recorded([place.output]), device, voice)
+    try:
+        with watch:
+            Pool(size, watch.say)(Schedule.of(found.to_do), terms, watch)
+    except KeyboardInterrupt as error:
+        number = error.args[0] if error.args else 2
+        done = sum(state == "done" for state in watch.states.values()) + len(found.done)
+        by = "by hand" if number == 2 else "by SIGTERM"
+        kept = f"{done} of {count(len(cells), 'cell')} done, the others are saved; the same command goes on"
+        raise Interrupted(f"stopped {by}, {kept}", number) from None
+
+
+def look_at_data(tasks: Sequence[str], terms: "Terms", voice: Voice) -> None:
+    """Load each task once, so that its data are decoded, and what is wrong with them is known before any cell runs."""
+    for name in dict.fromkeys(tasks):
+        with voice.busy(f"loading {name}"):
+            task = terms.load(name, voice.say)
+        for note in (*task.notes, *(f"{key}: left out, {why}" for key, why in task.missing.items())):
+            voice.say(f"{name}: {note}")
+
+
+def outcome(cells: Sequence["Cell"], root: Path) -> list[dict[str, Any]]:
+    """What there is of each cell now, by its files: its state, its main scores, and where they are."""
+    from uqgan.grid import survey
+
+    found = survey(cells, root)
+    return [row_of(cell, root, cell in found.done, cell in found.failed) for cell in cells]
+
+
+def row_of(cell: "Cell", root: Path, done: bool, failed: bool) -> dict[str, Any]:
+    """What there is of one cell."""
+    from uqgan.cells import FAILED
+
+    folder = root / cell.name
+    row: dict[str, Any] = {"cell": cell.name, "task": cell.task, "method": cell.method, "seed": cell.seed}
+    row |= {"settings": dict(cell.settings), "state": "done" if done else "failed" if failed else "unfinished"}
+    if failed and not done:
+        lines = (folder / FAILED).read_text().strip().splitlines()
+        return row | {"log": str(folder / FAILED), "why": lines[-1] if lines else ""}
+    if not done:
+        return row
+    record = json.loads((folder / cell.result).read_bytes())
+    scores, sets = record["scores"], record["scores"]["sets"]
+    together: dict[str, Any] = sets.get("all") or next(iter(sets.values()), {})
+    row |= {"samples": record["samples"], **{key: scores[key] for key in ("accuracy", "auroc_sf", "ece")}}
+    row |= {"auroc": together.get("auroc"), "fpr95": together.get("fpr95_id_positive"), "seconds": record["seconds"]}
+    return row | {"file": str(folder / cell.result), "raw_sha256": record["raw_sha256"]}
+
+
+def show_outcome(rows: Sequence[dict[str, Any]]) -> None:
+    """Table of the cells, the means over several seeds, and the logs of those that failed."""
+    table = []
+    for row in rows:
+        took = f"{row['seconds'] / 60:.1f}" if row["state"] == "done" else row["state"]
+        table.append({"cell": row["cell"], **{title: percent(row.get(key)) for key, title in COLUMNS.items()}})
+        table[-1]["minutes"] = took
+    show_rows(table, as_json=False)
+    out = Console(highlight=False)
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["state"] == "done":
+            groups.setdefault(row["cell"].rpartition("/")[0], []).append(row)
+    for name, alike in groups.items():
+        if len(alike) > 1:
+            means = [f"{title} {spread([row[key] for row in alike])}" for key, title in COLUMNS.items()]
+            out.print(f"{name}, {len(alike)} seeds: {', '.join(means)}", markup=False, soft_wrap=True)
+    for row in rows:
+        if row["state"] == "failed":
+            out.print(f"{row['cell']} failed, see {row['log']}: {row['why']}", markup=False, soft_wrap=True)
+
+
+def check_outcome(rows: Sequence[dict[str, Any]]) -> None:
+    """End the command with status 1 if cells failed, 3 if the time limit left some unfinished."""
+    failed = sum(row["state"] == "failed" for row in rows)
+    unfinished = sum(row["state"] == "unfinished" for row in rows)
+    rest = f", and {unfinished} unfinished" if unfinished else ""
+    if failed:
+        raise RunFailed(f"{failed} of {count(len(rows), 'cell')} failed{rest} (--retry-failed tries again)")
+    if unfinished:
+        raise OutOfTime(f"{unfinished} of {count(len(rows), 'cell')} unfinished (the same command goes on)")
+
+
+def percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.2f}"
+
+
+def spread(values: Sequence[float | None]) -> str:
+    """Mean and standard deviation in percent."""
+    known = [100 * value for value in values if value is not None]
+    return f"{mean(known):.2f} ± {stdev(known):.2f}" if len(known) > 1 else percent(None)
