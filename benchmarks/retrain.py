@@ -2,8 +2,9 @@
 
     python benchmarks/retrain.py results/mnist/max-softmax/seed-0.json [--device cpu] [--json results/retrained.json]
 
-Task, method, seed and settings are the record's; nothing else is taken from it. The intervals are those over its test
-samples (95 %), so that about one value in twenty may lie outside by chance, more where training itself varies.
+Task, method, seed and settings are the record's; nothing else is taken from it, and nothing from the cache of trained
+weights. The intervals are those over its test samples (95 %), so that about one value in twenty may lie outside by
+chance, more where training itself varies: a record made on a GPU and a run on a CPU draw different random numbers.
 """
 
 import argparse
@@ -14,6 +15,7 @@ from typing import Any
 import uqgan
 from uqgan.config import parse
 from uqgan.environment import COMMIT
+from uqgan.evaluation import raw_digest
 from uqgan.files import write_json
 
 KNOWN = ("accuracy", "auroc_sf", "ece")
@@ -44,9 +46,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     chosen = parser.parse_args()
     record = json.loads(chosen.record.read_text())
-    config = parse(record["settings"])
+    config = parse(record["settings"] | {"fresh": True})
     run = uqgan.fit(record["method"], record["task"], record["seed"], config, device=chosen.device)
-    rows = compare(record, run.evaluate(resamples=0)["scores"])
+    outputs = run.outputs()
+    rows = compare(record, run.evaluate(outputs=outputs, resamples=0)["scores"])
     for row in rows:
         low, high = row["interval"]
         word = "inside" if row["inside"] else "OUTSIDE"
@@ -57,7 +60,8 @@ def main() -> None:
     print(f"{sum(row['inside'] for row in rows)} of {len(rows)} inside their intervals")
     if chosen.json:
         facts = {"record": str(chosen.record), "recorded_on": record["device"], "recorded_commit": record["commit"]}
-        about = {"device": run.record.about["device"], "versions": run.record.about["versions"], "commit": COMMIT}
+        known = ("device", "threads", "seconds", "versions")
+        about = {key: run.record.about[key] for key in known} | {"commit": COMMIT, "raw_sha256": raw_digest(outputs)}
         command = f"python benchmarks/retrain.py {chosen.record} --device {chosen.device}"
         write_json(chosen.json, {**facts, **about, "command": command, "rows": rows})
 
