@@ -56,17 +56,26 @@ class Times:
     def left(self, cells: Iterable[Cell], device: str) -> float | None:
         """Seconds of all these cells, one after another; those of unknown methods count as the mean of the others.
 
-        A classifier that several cells need is counted once.
+        The others are methods finished on the same task, or else those of these cells. A classifier that several cells
+        need is counted once.
         """
-        expected = [(cell, self.expected(cell, device)) for cell in cells]
-        known = [seconds for _, seconds in expected if seconds is not None]
-        if not known:
-            return None
+        cells = list(cells)
+        expected = [self.expected(cell, device) for cell in cells]
+        known = [seconds for seconds in expected if seconds is not None]
         total, counted = 0.0, set[str]()
-        for cell, seconds in expected:
-            total += (mean(known) if seconds is None else seconds) * len(cell.work - counted) / len(cell.work)
+        for cell, seconds in zip(cells, expected, strict=True):
+            alike = self._medians(cell.task, device) or known
+            if seconds is None and not alike:
+                return None
+            whole = mean(alike) if seconds is None else seconds
+            total += whole * len(cell.work - counted) / len(cell.work)
             counted |= cell.work
-        return total
+        return total if cells else None
+
+    def _medians(self, task: str, device: str) -> list[float]:
+        """What each method took on a task."""
+        found = (each for key, each in self.seconds.items() if key[::2] == (title_of(task), device))
+        return [median(seconds for _, seconds in each) for each in found]
 
 
 @cache
