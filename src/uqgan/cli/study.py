@@ -1,7 +1,7 @@
 """The command that repeats the paper's studies."""
 
 import shlex
-import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +9,7 @@ from cyclopts import Group, Parameter
 from rich.console import Console
 
 from uqgan.cli.app import Json, Voice, app, print_json, show_rows
-from uqgan.cli.chosen import chosen_methods, chosen_seeds, dotted
+from uqgan.cli.chosen import changes, chosen_methods, chosen_seeds
 from uqgan.cli.running import Place, check_outcome, outcome, percent, run_cells
 from uqgan.cli.work import Pictures
 from uqgan.config import Config
@@ -59,16 +59,22 @@ def study(
     """
     from uqgan.studies import gather, study_cells
 
-    changes = dotted(settings.model_dump(exclude_unset=True)) if settings else {}
+    fixed = changes(settings)
     chosen = [value.strip() for value in values.split(",") if value.strip()]
-    cells = study_cells(name, task, chosen_methods(methods or "all"), chosen_seeds(seeds or "0"), chosen, changes)
+    cells = study_cells(name, task, chosen_methods(methods or "all"), chosen_seeds(seeds or "0"), chosen, fixed)
     all_cells = list(dict.fromkeys(cell for each in cells.values() for cell in each))
     run_cells(all_cells, place, pictures, voice)
-    command = shlex.join(["uqgan", *sys.argv[1:]])
-    curve = gather(name, task, cells, changes, place.output, command)
+    options = {"task": task, "methods": methods, "seeds": seeds if seeds != "0" else "", "values": values, **fixed}
+    curve = gather(name, task, cells, fixed, place.output, command_of(name, options))
     if curve.points:
         show(curve, place.output / FOLDER, as_json, voice)
     check_outcome(outcome(all_cells, place.output))
+
+
+def command_of(name: str, options: Mapping[str, Any]) -> str:
+    """The command that gives the same curves on any machine."""
+    given = [(f"--{option.replace('_', '-')}", str(value)) for option, value in options.items() if value != ""]
+    return shlex.join(["uqgan", "study", name, *(word for pair in given for word in pair)])
 
 
 def show(curve: "Curve", folder: Path, as_json: bool, voice: Voice) -> None:
