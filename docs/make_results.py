@@ -21,8 +21,8 @@ seeds. "Ours" is this program, "paper" the printed value. ▲ better, ▼ worse 
 standard deviations. Bold: the best of all methods of ours that see no outliers, and those whose mean ± standard
 deviation (of a single run: 95 % interval) overlaps with its. S/F: success against failure. OoD sets are ranked by Eq.
 4; FPR95 takes the known classes as positive. A record without a commit of its own has that of its first appearance.
-[Every look at a test set](test-set-looks.md) is logged. `uqgan reproduce cifar10 --runs runs` makes such tables of
-any evaluated runs, on the terminal or as Markdown, CSV, LaTeX and HTML."""
+[Every look at a test set](test-set-looks.md) is logged. `uqgan reproduce cifar10` trains what is missing and makes such
+tables of all runs, on the terminal or as Markdown, CSV, LaTeX and HTML."""
 
 
 def results() -> str:
