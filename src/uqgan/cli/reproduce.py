@@ -170,7 +170,7 @@ def train_missing(cells: list["Cell"], chosen: Chosen, how: How, data_root: Path
     names = "; ".join(f"{method} seed {', '.join(seeds)}" for method, seeds in by_method.items())
     voice.say(f"{count(len(cells), 'run')} to train into {chosen.root}: {names}")
     voice.say(duration(cells, chosen, how))
-    place = Place(how.workers, how.device, how.max_minutes, how.retry_failed, chosen.root)
+    place = Place(**vars(how), output=chosen.root)
     run_cells(cells, place, Pictures(data_root=data_root), voice, chosen.places[1:])
 
 
