@@ -1,6 +1,8 @@
 """Shapes and types of the pure core are checked at run time here, and every test runs on one thread."""
 
 import os
+import signal
+from collections.abc import Iterator
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -26,3 +28,11 @@ def _seeded() -> None:
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test reads or fills the user's cache."""
     monkeypatch.setenv("UQGAN_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture(autouse=True)
+def _ctrl_c_as_before() -> Iterator[None]:
+    """A command that was stopped leaves Ctrl-C to end the process; the tests' own process goes on."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)

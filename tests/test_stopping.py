@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -213,13 +213,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("stopping") / "run"
     uqgan.fit("uqgan", "moons", config=QUICK, folder=folder, quiet=True)
     return folder
-
-
-@pytest.fixture(autouse=True)
-def _ctrl_c_as_before() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGINT)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def disturb(number: int) -> Callable[..., None]:
