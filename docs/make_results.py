@@ -7,9 +7,10 @@ import make_tables
 from make_practice import practice, toys
 from make_settings import page, readme_tables, summary, tasks
 from make_speed import costs, speed
+from make_studies import images, studies
 from make_tables import ROOT, joined, used
 
-__all__ = ["pages", "practice", "readme", "results", "toys", "used"]
+__all__ = ["images", "pages", "practice", "readme", "results", "studies", "toys", "used"]
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 INTRODUCTION = """# Results
@@ -20,8 +21,8 @@ seeds. "Ours" is this program, "paper" the printed value. ▲ better, ▼ worse 
 standard deviations. Bold: the best of all methods of ours that see no outliers, and those whose mean ± standard
 deviation (of a single run: 95 % interval) overlaps with its. S/F: success against failure. OoD sets are ranked by Eq.
 4; FPR95 takes the known classes as positive. A record without a commit of its own has that of its first appearance.
-[Every look at a test set](test-set-looks.md) is logged. `uqgan reproduce cifar10 --runs runs` makes such tables of
-any evaluated runs, on the terminal or as Markdown, CSV, LaTeX and HTML."""
+[Every look at a test set](test-set-looks.md) is logged. `uqgan reproduce cifar10` trains what is missing and makes such
+tables of all runs, on the terminal or as Markdown, CSV, LaTeX and HTML."""
 
 
 def results() -> str:
@@ -34,6 +35,7 @@ def pages() -> dict[Path, str]:
     """All pages that are made from results/, by their places."""
     docs = ROOT / "docs"
     made = {docs / "results.md": results(), docs / "toys.md": toys(), docs / "practice.md": practice()}
+    made[docs / "studies.md"] = studies()
     return made | {docs / "results" / f"{task}.md": page(task) for task in tasks()}
 
 
@@ -47,6 +49,9 @@ def main() -> None:
     for file, text in pages().items():
         file.parent.mkdir(exist_ok=True)
         file.write_text(text)
+    for file, picture in images().items():
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(picture)
     (make_tables.ROOT / "README.md").write_text(readme((ROOT / "README.md").read_text()))
 
 

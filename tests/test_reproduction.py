@@ -299,11 +299,75 @@ def test_a_dry_run_says_what_is_there_and_what_is_missing(
     words = ("cifar10", "--runs", str(tmp_path), "--methods", "uqgan,entropy", "--seeds", "0-3", "--dry-run")
     status, out, _ = run(monkeypatch, capsys, *words)
     assert not status
-    assert out.splitlines() == [
-        "uqgan           3 seeds: 0, 1, 2",
-        "entropy         no run",
-        "missing: uqgan (seed 3), entropy",
+    there = ["uqgan           3 seeds: 0, 1, 2", "entropy         no run", "missing: uqgan (seed 3), entropy"]
+    assert out.splitlines()[:3] == there
+    assert out.splitlines()[3].startswith(f"to train into {tmp_path}, no times of such runs on cpu are known")
+    assert [line.split()[0] for line in out.splitlines()[4:]] == [
+        *(f"cifar10/entropy/seed-{seed}" for seed in range(3)),
+        "cifar10/uqgan/seed-3",
+        "cifar10/entropy/seed-3",
     ]
+    assert run(monkeypatch, capsys, *words, "--compare-only")[1].splitlines() == there
+
+
+def test_a_dry_run_says_the_minutes_by_recorded_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    copy_of(CIFAR, tmp_path, device="cpu (x86_64)", seconds=600.0, stage_seconds={})
+    words = ("cifar10", "--runs", str(tmp_path), "--methods", "uqgan", "--seeds", "0-2", "--device", "cpu")
+    _, out, _ = run(monkeypatch, capsys, *words, "--dry-run")
+    assert "about 20 min one after another on cpu:" in out
+    assert out.splitlines()[-1].split() == ["cifar10/uqgan/seed-2", "10", "min"]
+
+
+@pytest.fixture
+def small_setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The digits as if they were a setting of the paper, so that real trainings take seconds."""
+    content = json.loads(json.dumps(paper._content()))
+    value = {"accuracy": [99.0, 0.01], "auroc_sf": [90.0, 9.0], "ece": [1.0, 1.0]}
+    content["settings"]["digits"] = {name: {"known": value} for name in ("max-softmax", "entropy")}
+    monkeypatch.setattr(paper, "_content", lambda: content)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_what_is_missing_is_trained_and_what_is_there_is_not(
+    small_setting: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A record of entropy's seed 0 counts; max-softmax is trained, stopped by the clock, and gone on with."""
+    copy_of(RESULTS / "digits/entropy/seed-0.json", small_setting / "results")
+    words = ("digits", "--device", "cpu", "--workers", "1")
+    status, out, err = run(monkeypatch, capsys, *words, "--max-minutes", "0.0001")
+    assert status == 3
+    assert "1 run to train into runs: max-softmax seed 0" in err
+    assert "about 3 s one after another on cpu, where 1 of unknown time" in err  # entropy's
+    assert "1 of 1 cell unfinished (the same command goes on)" in err
+    assert "Missing: max-softmax" in out
+    assert "results" in {place.name for place in small_setting.iterdir()}
+    status, out, err = run(monkeypatch, capsys, *words)
+    assert not status
+    record = json.loads((small_setting / "runs/digits/max-softmax/seed-0/scores.json").read_text())
+    assert f"{100 * record['scores']['accuracy']:.2f}" in out
+    assert "Missing" not in out
+    assert not (small_setting / "runs/digits/entropy").exists()
+    before = (small_setting / "runs/digits/max-softmax/seed-0/scores.json").stat().st_mtime_ns
+    status, again, err = run(monkeypatch, capsys, *words)
+    assert (status, again) == (0, out)
+    assert "to train" not in err
+    assert (small_setting / "runs/digits/max-softmax/seed-0/scores.json").stat().st_mtime_ns == before
+
+
+def test_a_run_that_failed_is_said_with_its_log_and_not_tried_again(
+    small_setting: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = small_setting / "runs/digits/max-softmax/seed-0"
+    folder.mkdir(parents=True)
+    (folder / "failed.log").write_text("Traceback\nValueError: no such thing\n")
+    words = ("digits", "--methods", "max-softmax", "--device", "cpu", "--workers", "1", "--format", "csv")
+    status, out, err = run(monkeypatch, capsys, *words)
+    assert status == 1
+    assert out.startswith("setting,method")
+    assert "digits/max-softmax/seed-0 failed, see runs/digits/max-softmax/seed-0/failed.log: ValueError: no such" in err
 
 
 @pytest.mark.parametrize("ending", [".md", ".csv", ".tex", ".html"])
@@ -312,7 +376,7 @@ def test_the_command_writes_what_the_files_name_says(
 ) -> None:
     file = tmp_path / f"table{ending}"
     form = {".tex": "latex"}.get(ending, ending[1:])
-    common = ("cifar10", "--runs", str(RESULTS), "--methods", "uqgan")
+    common = ("cifar10", "--runs", str(RESULTS), "--methods", "uqgan", "--seeds", "0-3", "--compare-only")
     assert not run(monkeypatch, capsys, *common, "-o", str(file))[0]
     status, out, _ = run(monkeypatch, capsys, *common, "--format", form)
     assert not status
@@ -329,7 +393,7 @@ def test_the_command_writes_what_the_files_name_says(
         (["mnist", "--seeds", "a"], "--seeds = a: must look like 0-4 or 0,2"),
         (["mnist", "--format", "pdf"], "--format = pdf: must be one of md, csv, latex, html"),
         (["mnist", "-o", "table.pdf"], "--output = table.pdf: must end in .md, .csv, .tex, .html"),
-        (["mnist", "--runs", "nowhere"], "--runs = nowhere: no such folder"),
+        (["mnist", "--runs", "nowhere"], "--runs = nowhere: no such folder (make it"),
     ],
 )
 def test_what_a_person_can_mend_is_one_sentence(

@@ -17,6 +17,7 @@ from uqgan.config import Config, load_config
 from uqgan.data.dataset import Say
 from uqgan.data.tasks import Task, is_user_data
 from uqgan.errors import UsageError
+from uqgan.evaluation import balanced
 from uqgan.files import alone_in, sha256, write_bytes
 from uqgan.log import Log
 from uqgan.methods import METHODS
@@ -258,7 +259,7 @@ def write_result(cell: Cell, folder: Path, run: Run) -> None:
     outputs = run.outputs(cell.validation)
     found = run.evaluate(outputs=outputs) | {"samples": "validation" if cell.validation else "test"}
     if cell.validation:
-        write_scores(folder, run.record, found, VALIDATION_SCORES)
+        write_scores(folder, run.record, found | {"balanced": balanced(outputs)}, VALIDATION_SCORES)
     else:
         save_scores(folder, run, found, outputs)
 

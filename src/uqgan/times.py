@@ -44,10 +44,20 @@ class Times:
         return median(found) if found else None
 
     def left(self, cells: Iterable[Cell], device: str) -> float | None:
-        """Seconds of all these cells, one after another; those of unknown methods count as the mean of the others."""
+        """Seconds of all these cells, one after another; those of unknown methods count as the mean of the others.
+
+        The others are methods finished on the same task, or else those of these cells.
+        """
+        cells = list(cells)
         expected = [self.expected(cell, device) for cell in cells]
         known = [seconds for seconds in expected if seconds is not None]
-        return sum(mean(known) if seconds is None else seconds for seconds in expected) if known else None
+        total = 0.0
+        for cell, seconds in zip(cells, expected, strict=True):
+            alike = [median(found) for key, found in self.seconds.items() if key[::2] == (title_of(cell.task), device)]
+            if seconds is None and not (alike or known):
+                return None
+            total += mean(alike or known) if seconds is None else seconds
+        return total if cells else None
 
 
 def _whole(record: dict[str, Any]) -> float:

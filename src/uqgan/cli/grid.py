@@ -9,11 +9,10 @@ from rich.console import Console
 
 from uqgan.cli.app import Json, Voice, app, print_json, show_rows
 from uqgan.cli.chosen import ConfigLists, chosen_methods, chosen_seeds, chosen_tasks, variants
-from uqgan.cli.running import Place, check_outcome, outcome, run_cells, show_outcome
+from uqgan.cli.running import Place, check_outcome, outcome, run_cells, show_outcome, time_for
 from uqgan.cli.work import Pictures
 from uqgan.config import Settings
 from uqgan.errors import count
-from uqgan.progress import spell
 
 if TYPE_CHECKING:
     from uqgan.cells import Cell
@@ -100,13 +99,7 @@ def show_plan(cells: Sequence["Cell"], place: Place, times: Sequence[Path], as_j
         return
     show_rows([row | {"minutes": expected(row["minutes"])} for row in rows], as_json=False)
     to_do = [*found.to_do, *(found.failed if place.retry_failed else [])]
-    left = known.left(to_do, device)
-    unknown = sum(known.expected(cell, device) is None for cell in to_do)
-    words = [f"{count(len(to_do), 'cell')} to do"]
-    if to_do:
-        words.append("no times are known" if left is None else f"about {spell(left)} one after another on {device}")
-    if left is not None and unknown:
-        words.append(f"where {unknown} of unknown time count as the mean of the others")
+    words = [f"{count(len(to_do), 'cell')} to do", *([time_for(to_do, known, device)] if to_do else [])]
     Console(highlight=False).print(", ".join(words), soft_wrap=True)
 
 

@@ -1,6 +1,7 @@
-"""The command that sets our runs beside the paper's tables."""
+"""The command that sets our runs beside the paper's tables, and trains those that are missing."""
 
 import math
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,12 +14,17 @@ from rich.table import Table
 
 from uqgan.cli.app import Voice, app
 from uqgan.cli.chosen import chosen_methods, chosen_seeds
+from uqgan.cli.running import How, Place, check_outcome, failures, outcome, run_cells, time_for
+from uqgan.cli.work import Pictures
 from uqgan.config import suggest
 from uqgan.errors import UsageError, count
+from uqgan.progress import spell
 
 if TYPE_CHECKING:
+    from uqgan.cells import Cell
     from uqgan.layouts import Line, Text
     from uqgan.reproduction import Block, Reproduction
+    from uqgan.results import Found
 
 SHORT = {"difference": "Δ"}
 COLOURS = {"better": "green", "worse": "red"}
@@ -35,12 +41,18 @@ def reproduce(
     methods: str = "all",
     seeds: str = "",
     runs: Annotated[list[Path] | None, Parameter(negative=())] = None,
+    compare_only: bool = False,
+    dry_run: bool = False,
+    how: How = How(),
+    data_root: Path | None = None,
     form: Annotated[str, Parameter("--format")] = "",
     output: Annotated[Path | None, Parameter(("--output", "-o"))] = None,
-    dry_run: bool = False,
     voice: Voice = Voice(),
 ) -> None:
-    """Set evaluated runs beside the paper's tables: its value, ours over the seeds, and the difference.
+    """Train what is missing of a setting, and set all runs beside the paper: its value, ours, and the difference.
+
+    What is there is not trained again; the same command goes on after Ctrl-C, a kill or --max-minutes.
+    Exit status 1: some runs failed; 3: some are unfinished.
 
     Parameters
     ----------
@@ -49,39 +61,37 @@ def reproduce(
     methods
         Names from `uqgan methods`, joined by commas; all takes those of the paper, and others that have runs.
     seeds
-        Seeds such as 0-4 or 0,2; all that there are if not given.
+        Seeds such as 0-4 or 0,2; if not given, all that there are, and seed 0 of each method without a run.
     runs
-        Folder with evaluated runs, or with their records as JSON files; runs if not given. May be given several times.
+        Folder with evaluated runs or their records, or several; the first takes new ones. Else runs and results.
+    compare_only
+        Train nothing.
+    dry_run
+        Say which runs there are, which would be trained and how long they may take, and stop.
+    data_root
+        Folder of the paper's data sets; UQGAN_DATA if not given.
     form
         md, csv, latex or html, on standard output or in the file of -o; a coloured table if not given.
     output
         The file to write; its ending .md, .csv, .tex or .html chooses the format.
-    dry_run
-        Say which runs there are, and what is missing.
     """
     from uqgan.layouts import FORMATS
 
     check_setting(setting)
-    names, numbers = chosen_methods(methods), chosen_seeds(seeds)
+    chosen = Chosen(setting, chosen_methods(methods), chosen_seeds(seeds), places_of(runs))
     form = chosen_format(form, output, list(FORMATS))
-    places = runs or [Path("runs")]
-    for place in runs or []:
-        if not place.is_dir():
-            raise UsageError(f"--runs = {place}: no such folder")
-    from uqgan.reproduction import reproduce as set_beside
-    from uqgan.results import find_results
-
-    found = find_results(places, setting, names, numbers)
-    shown = found.notes if voice.verbose else found.notes[:MOST_NOTES]
-    for note in shown:
-        voice.say(note)
-    if len(found.notes) > len(shown):
-        voice.say(f"{len(found.notes) - len(shown):,} more were left out (-v names them)")
+    found = chosen.find()
+    say_notes(found.notes, voice)
+    cells = [] if compare_only else chosen.missing(found)
     if dry_run:
-        show_plan(set_beside(setting, found, names, numbers, resamples=0))
+        show_plan(chosen.beside(found, resamples=0), cells, chosen, how)
         return
+    if cells:
+        train_missing(cells, chosen, how, data_root, voice)
+        known, found = set(found.notes), chosen.find()
+        say_notes([note for note in found.notes if note not in known], voice)
     with voice.busy("comparing"):
-        table = set_beside(setting, found, names, numbers)
+        table = chosen.beside(found)
     if not form:
         show(table)
     elif output:
@@ -91,6 +101,83 @@ def reproduce(
         voice.say(f"wrote {output}")
     else:
         Console(highlight=False, soft_wrap=True).out(FORMATS[form](table), highlight=False, end="")
+    rows = outcome(cells, chosen.root)
+    for sentence in failures(rows):
+        voice.say(sentence)
+    check_outcome(rows)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What is to be set beside the paper."""
+
+    setting: str
+    methods: list[str]
+    seeds: list[int]
+    places: list[Path]
+    """Folders with runs."""
+
+    @property
+    def root(self) -> Path:
+        """Folder of new runs."""
+        return self.places[0]
+
+    def find(self) -> "Found":
+        from uqgan.results import find_results
+
+        return find_results(self.places, self.setting, self.methods, self.seeds)
+
+    def missing(self, found: "Found") -> list["Cell"]:
+        """Runs that are asked for and not there: one of each method first."""
+        from uqgan import paper
+        from uqgan.cells import Cell
+        from uqgan.reproduction import missing_runs
+
+        names = self.methods or list(paper.methods(self.setting))
+        runs = sorted(missing_runs(found, names, self.seeds), key=lambda run: run[1])
+        return [Cell(self.setting, method, seed) for method, seed in runs]
+
+    def beside(self, found: "Found", resamples: int | None = None) -> "Reproduction":
+        from uqgan.reproduction import reproduce as set_beside
+        from uqgan.ties import RESAMPLES
+
+        draws = RESAMPLES if resamples is None else resamples
+        return set_beside(self.setting, found, self.methods, self.seeds, draws)
+
+
+def places_of(runs: list[Path] | None) -> list[Path]:
+    """Folders with runs: those that are named, which must be there, or the usual ones."""
+    for place in runs or []:
+        if not place.is_dir():
+            raise UsageError(f"--runs = {place}: no such folder (make it, and new runs go into it)")
+    return runs or [Path("runs"), *(place for place in [Path("results")] if place.is_dir())]
+
+
+def say_notes(notes: list[str], voice: Voice) -> None:
+    """Why runs were left out; of many the first."""
+    shown = notes if voice.verbose else notes[:MOST_NOTES]
+    for note in shown:
+        voice.say(note)
+    if len(notes) > len(shown):
+        voice.say(f"{len(notes) - len(shown):,} more were left out (-v names them)")
+
+
+def train_missing(cells: list["Cell"], chosen: Chosen, how: How, data_root: Path | None, voice: Voice) -> None:
+    """Say what will be trained and how long that may take, and train it."""
+    by_method: dict[str, list[str]] = {}
+    for cell in cells:
+        by_method.setdefault(cell.method, []).append(str(cell.seed))
+    names = "; ".join(f"{method} seed {', '.join(seeds)}" for method, seeds in by_method.items())
+    voice.say(f"{count(len(cells), 'run')} to train into {chosen.root}: {names}")
+    voice.say(duration(cells, chosen, how))
+    place = Place(**vars(how), output=chosen.root)
+    run_cells(cells, place, Pictures(data_root=data_root), voice, chosen.places[1:])
+
+
+def duration(cells: list["Cell"], chosen: Chosen, how: How) -> str:
+    from uqgan.times import Times
+
+    return time_for(cells, Times.recorded(chosen.places), how.kind)
 
 
 def check_setting(setting: str) -> None:
@@ -153,11 +240,20 @@ def coloured(text: "Text") -> str:
     return f"[{colour}]{words}[/{colour}]" if colour else words
 
 
-def show_plan(found: "Reproduction") -> None:
-    """Which runs there are for each method, and what is missing."""
+def show_plan(found: "Reproduction", cells: list["Cell"], chosen: Chosen, how: How) -> None:
+    """Which runs there are of each method, which are to be trained, and the time that these may take."""
+    from uqgan.times import Times
+
     out = Console(highlight=False)
     for row in found.rows:
         there = f"{count(len(row.seeds), 'seed')}: {', '.join(map(str, row.seeds))}" if row.seeds else "no run"
         out.print(f"{row.method:15} {there}", markup=False)
     if found.missing:
         out.print(f"missing: {', '.join(found.missing)}", markup=False, soft_wrap=True)
+    if not cells:
+        return
+    known, device = Times.recorded(chosen.places), how.kind
+    out.print(f"to train into {chosen.root}, {time_for(cells, known, device)}:", markup=False, soft_wrap=True)
+    for cell in cells:
+        seconds = known.expected(cell, device)
+        out.print(f"{cell.name:40} {'unknown' if seconds is None else spell(seconds)}", markup=False)

@@ -15,11 +15,13 @@ from rich.console import Console
 from uqgan.cli.app import Voice, Whole, show_rows
 from uqgan.cli.work import Pictures
 from uqgan.errors import Interrupted, OutOfTime, RunFailed, UsageError, count
+from uqgan.progress import spell
 
 if TYPE_CHECKING:
     from uqgan.cells import Cell
     from uqgan.data.dataset import Say
     from uqgan.grid import Executor, Terms
+    from uqgan.times import Times
 
 ON_RAY = Group("Several machines")
 COLUMNS = {"accuracy": "accuracy", "auroc": "AUROC all"}
@@ -28,11 +30,9 @@ COLUMNS = {"accuracy": "accuracy", "auroc": "AUROC all"}
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Place:
-    """Where and how cells run."""
+class How:
+    """How cells run."""
 
-    output: Annotated[Path, Parameter(("--output", "-o"))] = Path("runs")
-    """Folder of all runs; what is finished there is not run again."""
     workers: str = "auto"
     """Number of processes on this machine; auto takes one per core, or several on a GPU that they can share."""
     device: str = "auto"
@@ -90,8 +90,22 @@ class Place:
         return Cluster(self.ray, self.share, Needs(self.cpus, self.gpus), self.size, say)
 
 
-def run_cells(cells: Sequence["Cell"], place: Place, pictures: Pictures, voice: Voice) -> None:
-    """Run all cells that are not done, and show the progress. Their results are in the folders then."""
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Place(How):
+    """Where and how cells run."""
+
+    output: Annotated[Path, Parameter(("--output", "-o"))] = Path("runs")
+    """Folder of all runs; what is finished there is not run again."""
+
+
+def run_cells(
+    cells: Sequence["Cell"], place: Place, pictures: Pictures, voice: Voice, times: Sequence[Path] = ()
+) -> None:
+    """Run all cells that are not done, and show the progress. Their results are in the folders then.
+
+    The time left is estimated by finished runs in the folder, and in the folders `times`.
+    """
     from uqgan.cli.watch import Watch
     from uqgan.grid import Schedule, Terms, survey
     from uqgan.times import Times
@@ -105,7 +119,7 @@ def run_cells(cells: Sequence["Cell"], place: Place, pictures: Pictures, voice: 
     look_at_data([cell.task for cell in found.to_do], Terms(place.output, place.device, *own), voice)
     minutes = place.max_minutes and max(1e-9, place.max_minutes - (time.monotonic() - start) / 60)
     terms = Terms(place.output, place.device, *own, minutes)
-    watch = Watch(found, terms, Times.recorded([place.output]), device, voice)
+    watch = Watch(found, terms, Times.recorded([place.output, *times]), device, voice)
     try:
         with watch:
             place.executor(watch.say)(Schedule.of(found.to_do), terms, watch)
@@ -115,6 +129,16 @@ def run_cells(cells: Sequence["Cell"], place: Place, pictures: Pictures, voice: 
         by = "by hand" if number == 2 else "by SIGTERM"
         kept = f"{done} of {count(len(cells), 'cell')} done, the others are saved; the same command goes on"
         raise Interrupted(f"stopped {by}, {kept}", number) from None
+
+
+def time_for(cells: Sequence["Cell"], known: "Times", device: str) -> str:
+    """How long cells will take, in words."""
+    left = known.left(cells, device)
+    if left is None:
+        return f"no times of such runs on {device} are known"
+    unknown = sum(known.expected(cell, device) is None for cell in cells)
+    words = f"about {spell(left)} one after another on {device}"
+    return f"{words}, where {unknown} of unknown time count as the mean of the others" if unknown else words
 
 
 def look_at_data(tasks: Sequence[str], terms: "Terms", voice: Voice) -> None:
@@ -171,9 +195,13 @@ def show_outcome(rows: Sequence[dict[str, Any]]) -> None:
         if len(alike) > 1:
             means = [f"{title} {spread([row[key] for row in alike])}" for key, title in COLUMNS.items()]
             out.print(f"{name}, {len(alike)} seeds: {', '.join(means)}", markup=False, soft_wrap=True)
-    for row in rows:
-        if row["state"] == "failed":
-            out.print(f"{row['cell']} failed, see {row['log']}: {row['why']}", markup=False, soft_wrap=True)
+    for sentence in failures(rows):
+        out.print(sentence, markup=False, soft_wrap=True)
+
+
+def failures(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """What failed, and where its log is."""
+    return [f"{row['cell']} failed, see {row['log']}: {row['why']}" for row in rows if row["state"] == "failed"]
 
 
 def check_outcome(rows: Sequence[dict[str, Any]]) -> None:
