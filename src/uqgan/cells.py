@@ -15,7 +15,7 @@ from uqgan import api
 from uqgan.checkpoint import Stopped
 from uqgan.config import Config, load_config
 from uqgan.data.dataset import Say
-from uqgan.data.tasks import Task, is_user_data
+from uqgan.data.tasks import Task, check_place, is_user_data
 from uqgan.errors import UsageError
 from uqgan.evaluation import balanced
 from uqgan.files import alone_in, sha256, write_bytes
@@ -112,6 +112,8 @@ def plan_cells(
         if section and not any(section in METHODS[method].sections for method in methods):
             raise UsageError(f"{name}: has no effect, none of the methods reads it (methods: {', '.join(methods)})")
     tasks = list(dict.fromkeys(tasks))
+    for task in filter(is_user_data, tasks):
+        check_place(task)
     titles = [title_of(task) for task in tasks]
     if alike := [task for task, title in zip(tasks, titles, strict=True) if titles.count(title) > 1]:
         raise UsageError(f"{' and '.join(alike)}: would share a folder, as they have the same name (rename one)")

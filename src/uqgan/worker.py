@@ -28,7 +28,7 @@ KEPT_TASKS = 2
 """Tasks whose data a worker keeps in memory."""
 CONTEXT_BYTES = 2**29
 """Memory that a process takes on a GPU beside what its cells take."""
-BROKEN = ("CUDA error", "CUBLAS_STATUS", "CUDNN_STATUS", "cuDNN error")
+BROKEN = ("CUDA error", "CUDA driver error", "CUBLAS_STATUS", "CUDNN_STATUS", "cuDNN error", "Triton Error")
 """What messages of errors say after which a process can use its GPU no more."""
 NO_MEMORY = ("out of memory", "can't allocate memory")
 
