@@ -18,7 +18,7 @@ from uqgan.methods import Predictor
 from uqgan.temperature import fit_temperature
 from uqgan.uncertainty import Prediction
 
-PAYS_FROM = 20_000_000
+PARALLEL_FROM = 20_000_000
 """Least number of resampled samples per process: to start one takes as long as to resample that many."""
 
 
@@ -170,7 +170,7 @@ def intervals(outputs: Outputs, resamples: int) -> dict[str, Any]:
     wrong, confidence = ~outputs.right, outputs.test.probs.amax(1)
     names = set_names(outputs)
     work = resamples * sum(len(ranking(outputs, "epistemic", name)[0]) for name in names)
-    processes = max(1, min(joblib.cpu_count(), work // PAYS_FROM))
+    processes = max(1, min(joblib.cpu_count(), work // PARALLEL_FROM))
     found = {name: _ood_intervals(outputs, name, resamples, processes) for name in names}
     return {
         "accuracy": _ends(metrics.mean_interval(outputs.right.double(), resamples)),

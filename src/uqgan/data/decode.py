@@ -1,6 +1,6 @@
-"""Encoded pictures → uint8 pixels as a network sees them, in several processes where that pays.
+"""Decoding: encoded pictures to preprocessed uint8 pixels, in several processes where that is faster.
 
-Imports neither PyTorch nor Parquet, so that a worker process starts quickly.
+Neither PyTorch nor Parquet is imported, so that worker processes start quickly.
 """
 
 import io
@@ -29,67 +29,67 @@ Pixels = npt.NDArray[np.uint8]
 Encoded = bytes | Path | str
 """A picture in memory, or the file that holds it."""
 Outcome = tuple[Pixels, dict[int, str]]
-"""Pixels of some pictures, and why those of certain rows could not be decoded."""
-PAYS_FROM = 8000
-"""Cost from which on worker processes are used: to start them takes as long as to decode this many small pictures."""
-COSTLY = 2048
-"""Encoded bytes that cost as much as one picture more."""
+"""Pixels of a batch, and reasons for the rows that could not be decoded."""
+PARALLEL_FROM = 8000
+"""Least cost for worker processes, whose start takes as long as decoding this many small pictures."""
+BYTES_PER_COST = 2048
+"""Encoded bytes that cost as much as one small picture."""
 PROCESSES = 8
-"""Most worker processes: reading the files does not feed more."""
+"""Limit of worker processes; reading the files does not keep up with more."""
 GREY = ("1", "L", "LA", "I", "I;16", "I;16B")
-"""Modes of pictures without colour."""
+"""Pillow's modes of grey pictures."""
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
-LARGEST = 100_000_000
-"""Most pixels of a picture; a few kilobytes can claim to be more than any memory holds."""
-LARGEST_FILE = 2**30
-AT_ONCE = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-"""How files are opened: a pipe that nobody writes into is no reason to wait."""
-BEHIND = 10
-"""How much worker processes stand back: cores that prediction leaves idle decode, and its threads needn't wait."""
-AHEAD = 2**25
-"""Bytes of pixels that are decoded ahead of what uses them."""
-LONGEST = 8
-"""Ratio of a picture's sides from which on its middle is cut out before it is resized, not after."""
+MOST_PIXELS = 100_000_000
+"""Limit of pixels per picture; a few kilobytes can decode to more than any memory holds."""
+MOST_BYTES = 2**30
+OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+"""Flags for opening files; without blocking, as a named pipe may have no writer."""
+NICENESS = 10
+"""Niceness of worker processes: they use cores that prediction leaves idle, and do not delay its threads."""
+READ_AHEAD = 2**25
+"""Limit of decoded pixels, in bytes, that wait to be used."""
+CROP_FIRST_FROM = 8
+"""Aspect ratio above which a picture is cropped before it is resized, not afterwards."""
 
 _STOP: list[Any] = []
-"""What tells a worker process that nobody waits for its pictures any more; empty in other processes."""
+"""Event that cancels the work of a worker process; empty in other processes."""
 
 
 class Broken(Exception):
-    """A picture that cannot be decoded, and why, in words."""
+    """A picture cannot be decoded; the message is the reason."""
 
 
 @dataclass(frozen=True)
-class Look:
-    """How pictures of a set are brought to the form a network takes."""
+class PixelFormat:
+    """Preprocessing of a set's pictures: size, channels and orientation of a network's input."""
 
     size: int
     channels: int
     transposed: bool = False
-    """Stored with rows and columns exchanged, as EMNIST is."""
+    """Whether files have rows and columns exchanged, as EMNIST's have."""
     inverted: bool = False
-    """Stored black on white, as Omniglot is, and wanted white on black."""
+    """Whether files are black on white, as Omniglot's are, to be inverted."""
 
 
-def decode_all(read: Callable[[], Iterable[list[Encoded]]], look: Look, n: int, n_bytes: int) -> Outcome:
-    """Pixels of all n pictures of `n_bytes` in total, which `read` gives in batches.
+def decode_all(read: Callable[[], Iterable[list[Encoded]]], pixel_format: PixelFormat, n: int, n_bytes: int) -> Outcome:
+    """Pixels of all n pictures, of `n_bytes` in total, which `read` yields in batches.
 
-    Batches are decoded by worker processes where that pays; in this process if a worker is killed.
+    Batches are decoded by worker processes where that is faster, and in this process if a worker is killed.
     """
-    processes = min(joblib.cpu_count(), PROCESSES) if n + n_bytes / COSTLY >= PAYS_FROM else 1
+    processes = min(joblib.cpu_count(), PROCESSES) if n + n_bytes / BYTES_PER_COST >= PARALLEL_FROM else 1
     try:
-        return _collect(read(), look, n, processes)
+        return _collect(read(), pixel_format, n, processes)
     except BrokenProcessPool:
-        return _collect(read(), look, n, 1)
+        return _collect(read(), pixel_format, n, 1)
 
 
-def _collect(batches: Iterable[list[Encoded]], look: Look, n: int, processes: int) -> Outcome:
-    x = np.empty((n, look.channels, look.size, look.size), np.uint8)
+def _collect(batches: Iterable[list[Encoded]], pixel_format: PixelFormat, n: int, processes: int) -> Outcome:
+    x = np.empty((n, pixel_format.channels, pixel_format.size, pixel_format.size), np.uint8)
     broken: dict[int, str] = {}
     start = 0
     # Few batches are read ahead, so that little more than the decoded pictures is held in memory.
     parallel = joblib.Parallel(processes, return_as="generator", batch_size=1, pre_dispatch="2*n_jobs", max_nbytes=None)
-    with closing(parallel(joblib.delayed(decode)(batch, look) for batch in batches)) as outcomes:
+    with closing(parallel(joblib.delayed(decode)(batch, pixel_format) for batch in batches)) as outcomes:
         for pictures, reasons in outcomes:
             x[start : start + len(pictures)] = pictures
             broken |= {start + row: reason for row, reason in reasons.items()}
@@ -99,32 +99,32 @@ def _collect(batches: Iterable[list[Encoded]], look: Look, n: int, processes: in
 
 @contextmanager
 def decoding(
-    batches: Iterator[list[str]], look: Look, processes: int
+    batches: Iterator[list[str]], pixel_format: PixelFormat, processes: int
 ) -> Iterator[Iterator[tuple[Sequence[str], Outcome]]]:
-    """Batches of files with their pixels, in their order, decoded by worker processes beside what is done with them.
+    """Batches of files with their pixels, in order, decoded by worker processes while the caller uses earlier ones.
 
-    Decoding begins at once, and is never more than `AHEAD` bytes ahead of what was taken.
+    Decoding starts immediately and stays at most `READ_AHEAD` bytes ahead of the caller.
     """
     if processes == 1:
-        yield ((batch, decode(batch, look)) for batch in batches)
+        yield ((batch, decode(batch, pixel_format)) for batch in batches)
         return
     from joblib.externals.loky import ProcessPoolExecutor
     from joblib.externals.loky.backend import get_context
 
     stop = get_context("loky").Event()
-    pool = ProcessPoolExecutor(processes, initializer=_follow, initargs=(os.getpid(), stop))
+    pool = ProcessPoolExecutor(processes, initializer=_start_worker, initargs=(os.getpid(), stop))
     waiting: deque[tuple[list[str], Future[Outcome] | None]] = deque()
-    size = look.channels * look.size**2
+    size = pixel_format.channels * pixel_format.size**2
 
     def fill() -> None:
-        while sum(len(batch) for batch, _ in waiting) * size < AHEAD and (batch := next(batches, None)):
-            waiting.append((batch, _begun(pool, batch, look)))
+        while sum(len(batch) for batch, _ in waiting) * size < READ_AHEAD and (batch := next(batches, None)):
+            waiting.append((batch, _submitted(pool, batch, pixel_format)))
 
     def drain() -> Iterator[tuple[Sequence[str], Outcome]]:
         while waiting:
             batch, future = waiting.popleft()
             fill()
-            yield batch, _outcome(future, batch, look)
+            yield batch, _outcome(future, batch, pixel_format)
 
     fill()
     try:
@@ -137,25 +137,25 @@ def decoding(
         pool.shutdown()
 
 
-def _begun(pool: Any, batch: list[str], look: Look) -> Future[Outcome] | None:
-    """A batch that a worker process decodes; None if a worker was killed."""
+def _submitted(pool: Any, batch: list[str], pixel_format: PixelFormat) -> Future[Outcome] | None:
+    """Future of a batch submitted to a worker process; None if a worker was killed."""
     try:
-        future: Future[Outcome] = pool.submit(decode, batch, look)
+        future: Future[Outcome] = pool.submit(decode, batch, pixel_format)
     except BrokenProcessPool:
         return None
     return future
 
 
-def _outcome(future: Future[Outcome] | None, batch: list[str], look: Look) -> Outcome:
-    """What a worker process made of a batch; this process decodes it if a worker was killed."""
+def _outcome(future: Future[Outcome] | None, batch: list[str], pixel_format: PixelFormat) -> Outcome:
+    """Result for a submitted batch, which is decoded in this process if a worker was killed."""
     try:
-        return future.result() if future else decode(batch, look)
+        return future.result() if future else decode(batch, pixel_format)
     except BrokenProcessPool:
-        return decode(batch, look)
+        return decode(batch, pixel_format)
 
 
-def _follow(parent: int, stop: Any) -> None:
-    """Leave Ctrl-C, which reaches every process of a terminal, to the parent process; end when that was killed."""
+def _start_worker(parent: int, stop: Any) -> None:
+    """Set up a worker process: it leaves Ctrl-C to the parent process, and ends when the parent is gone."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -164,21 +164,21 @@ def _follow(parent: int, stop: Any) -> None:
 
     _STOP.append(stop)
     if hasattr(os, "nice"):
-        os.nice(BEHIND)
+        os.nice(NICENESS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=watch, daemon=True).start()
 
 
-def decode(batch: Sequence[Encoded], look: Look) -> Outcome:
+def decode(batch: Sequence[Encoded], pixel_format: PixelFormat) -> Outcome:
     """Pixels of a batch, decoded in this process."""
-    x = np.empty((len(batch), look.channels, look.size, look.size), np.uint8)
+    x = np.empty((len(batch), pixel_format.channels, pixel_format.size, pixel_format.size), np.uint8)
     broken = {}
     with without_pillow_limit():
         for row, picture in enumerate(batch):
             if _STOP and not row % 8 and _STOP[0].is_set():
                 break
             try:
-                x[row] = pixels(picture if isinstance(picture, bytes) else bytes_of(picture), look)
+                x[row] = pixels(picture if isinstance(picture, bytes) else bytes_of(picture), pixel_format)
             except Broken as error:
                 broken[row] = str(error)
     return x, broken
@@ -187,12 +187,12 @@ def decode(batch: Sequence[Encoded], look: Look) -> Outcome:
 def bytes_of(file: Path | str) -> bytes:
     """Content of a picture file."""
     try:
-        number = os.open(file, AT_ONCE)
+        number = os.open(file, OPEN_FLAGS)
         try:
             found = os.fstat(number)
             if not stat.S_ISREG(found.st_mode):
                 raise Broken("is a directory" if stat.S_ISDIR(found.st_mode) else "not a regular file")
-            if found.st_size > LARGEST_FILE:
+            if found.st_size > MOST_BYTES:
                 raise Broken("a file of more than 1 GiB")
             data = os.read(number, found.st_size)
             while len(data) < found.st_size and (more := os.read(number, found.st_size - len(data))):
@@ -205,26 +205,26 @@ def bytes_of(file: Path | str) -> bytes:
         raise Broken((reason or str(error)).lower()) from None
 
 
-def pixels(data: bytes, look: Look) -> Pixels:
-    """Pixels (channels, size, size) of an encoded picture; of the first frame if it is animated.
+def pixels(data: bytes, pixel_format: PixelFormat) -> Pixels:
+    """Pixels (channels, size, size) of an encoded picture, of the first frame if it is animated.
 
-    For use within `without_pillow_limit`.
+    To be called within `without_pillow_limit`.
     """
     with _opened(data) as image:
-        return as_seen(image, look)
+        return preprocessed(image, pixel_format)
 
 
 def describe(data: bytes) -> tuple[tuple[int, int], bool]:
     """Width and height of an encoded picture, and whether it is grey."""
     with without_pillow_limit(), _opened(data) as image:
         size, grey_mode = image.size, image.mode in GREY
-        small: Any = np.zeros(3) if grey_mode else as_seen(image, Look(16, 3)).astype(np.int16)
+        small: Any = np.zeros(3) if grey_mode else preprocessed(image, PixelFormat(16, 3)).astype(np.int16)
     return size, grey_mode or bool((abs(small - small.mean(0)) <= 1).all())
 
 
 @contextmanager
 def _opened(data: bytes) -> Iterator["Image"]:
-    """Picture of these bytes; whatever is wrong with it is raised as `Broken`."""
+    """Pillow image of these bytes; all errors are raised as `Broken`."""
     from PIL import Image
 
     try:
@@ -238,7 +238,7 @@ def _opened(data: bytes) -> Iterator["Image"]:
 
 @contextmanager
 def without_pillow_limit() -> Iterator[None]:
-    """Turn off Pillow's limit on the number of pixels, which only warns: `LARGEST` decides."""
+    """Turn off Pillow's limit of pixels, which only warns; `MOST_PIXELS` is the limit instead."""
     from PIL import Image
 
     before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
@@ -248,26 +248,30 @@ def without_pillow_limit() -> Iterator[None]:
         Image.MAX_IMAGE_PIXELS = before
 
 
-def as_seen(image: "Image", look: Look) -> Pixels:
-    """Pixels upright, without transparency, grey or RGB, resized with antialiasing, as in the paper's preprocessing."""
+def preprocessed(image: "Image", pixel_format: PixelFormat) -> Pixels:
+    """Preprocessed pixels: upright, without transparency, grey or RGB, resized with antialiasing as in the paper."""
     width, height = image.size
-    if width * height > LARGEST:
-        raise Broken(f"{width:,} × {height:,} pixels, more than {LARGEST:,}")
-    image.draft(None, (2 * look.size, 2 * look.size))  # a large JPEG needn't be unpacked in full
+    if width * height > MOST_PIXELS:
+        raise Broken(f"{width:,} × {height:,} pixels, more than {MOST_PIXELS:,}")
+    image.draft(None, (2 * pixel_format.size, 2 * pixel_format.size))  # decode a large JPEG at reduced size
     image.load()
-    image = _squared(_flat(_upright(image)), look.size)
-    if look.channels == 1 and image.mode != "L":
+    image = _square(_opaque(_upright(image)), pixel_format.size)
+    if pixel_format.channels == 1 and image.mode != "L":
         image = image.convert("L")
-    x = np.frombuffer(image.tobytes(), np.uint8).reshape(look.size, look.size, -1).transpose(2, 0, 1)
-    if look.transposed:
+    x = np.frombuffer(image.tobytes(), np.uint8).reshape(pixel_format.size, pixel_format.size, -1).transpose(2, 0, 1)
+    if pixel_format.transposed:
         x = x.transpose(0, 2, 1)
-    if look.inverted:
+    if pixel_format.inverted:
         x = 255 - x
-    return x if len(x) == look.channels else np.broadcast_to(x, (look.channels, look.size, look.size))
+    return (
+        x
+        if len(x) == pixel_format.channels
+        else np.broadcast_to(x, (pixel_format.channels, pixel_format.size, pixel_format.size))
+    )
 
 
 def _upright(image: "Image") -> "Image":
-    """Image rotated as the camera was held."""
+    """Image rotated by its EXIF orientation."""
     from PIL import ImageOps
 
     if "exif" in image.info or "Raw profile type exif" in image.info:
@@ -275,7 +279,7 @@ def _upright(image: "Image") -> "Image":
     return image
 
 
-def _flat(image: "Image") -> "Image":
+def _opaque(image: "Image") -> "Image":
     """Image in mode L or RGB: 16 bits become 8, transparency becomes white, other colour spaces become RGB."""
     from PIL import Image
 
@@ -292,13 +296,13 @@ def _flat(image: "Image") -> "Image":
     return image.convert("RGB")
 
 
-def _squared(image: "Image", size: int) -> "Image":
-    """Image resized so that the shorter side fits, and cropped to the middle of the longer one."""
+def _square(image: "Image", size: int) -> "Image":
+    """Image resized to fit the shorter side, with the longer one cropped to its middle."""
     from PIL import Image
 
     width, height = image.size
     short = min(width, height)
-    if max(width, height) > LONGEST * short:
+    if max(width, height) > CROP_FIRST_FROM * short:
         image = _middle(image, short)
         width = height = short
     fitted = (size * width // short, size * height // short)
