@@ -31,7 +31,7 @@ def write_page(file: Path, run: Run, summary: Summary, pixel_format: PixelFormat
         galleries=galleries,
         seen=preprocessing_in_words(pixel_format),
         drift=drift,
-        why="" if run.own_foreignness else NO_FOREIGNNESS,
+        why="" if run.has_foreignness else NO_FOREIGNNESS,
     )
     write_text(file, page)
 
