@@ -8,8 +8,8 @@ import torch
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from uqgan import plots
-from uqgan.data.decode import PixelFormat, decode
-from uqgan.data.inputs import preprocessing_in_words
+from uqgan.data.decode import Look, decode
+from uqgan.data.inputs import look_in_words
 from uqgan.decisions import NO_FOREIGNNESS, WORDS
 from uqgan.files import write_text
 from uqgan.run import Run
@@ -17,26 +17,24 @@ from uqgan.scoring import Summary
 from uqgan.tables import Row
 
 
-def write_page(file: Path, run: Run, summary: Summary, pixel_format: PixelFormat, drift: str) -> None:
+def write_page(file: Path, run: Run, summary: Summary, look: Look, drift: str) -> None:
     """Write the page, all of it or nothing. Its pictures are read once more, as the networks see them."""
     pages = Environment(
         loader=PackageLoader("uqgan"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    galleries = {
-        word: [_thumbnail(row, summary.columns, pixel_format) for row in summary.chosen(word)] for word in WORDS
-    }
+    galleries = {word: [_thumbnail(row, summary.columns, look) for row in summary.chosen(word)] for word in WORDS}
     page = pages.get_template("predictions.html.jinja").render(
         run=run,
         summary=summary,
         galleries=galleries,
-        seen=preprocessing_in_words(pixel_format),
+        seen=look_in_words(look),
         drift=drift,
         why="" if run.has_foreignness else NO_FOREIGNNESS,
     )
     write_text(file, page)
 
 
-def _thumbnail(row: Row, columns: Sequence[str], pixel_format: PixelFormat) -> dict[str, Any]:
-    pixels, broken = decode([row[0]], pixel_format)
+def _thumbnail(row: Row, columns: Sequence[str], look: Look) -> dict[str, Any]:
+    pixels, broken = decode([row[0]], look)
     source = "" if broken else plots.data_uri(plots.png(torch.from_numpy(pixels)))
     return {"source": source, "name": Path(row[0]).name} | dict(zip(columns, row, strict=True))

@@ -18,7 +18,7 @@ from uqgan.cli.app import Json, Machine, Voice, Whole, app, check_page
 from uqgan.errors import RunFailed, UsageError, count
 
 if TYPE_CHECKING:
-    from uqgan.data.decode import PixelFormat
+    from uqgan.data.decode import Look
     from uqgan.data.inputs import Sources
     from uqgan.run import Run
     from uqgan.scoring import Summary
@@ -76,7 +76,7 @@ def predict(
         The same seed repeats the draws of a stochastic method.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait leave their cores to decoding
-    from uqgan.data.inputs import Sources, pixel_format_of, preprocessing_in_words
+    from uqgan.data.inputs import Sources, look_in_words, look_of
     from uqgan.samples import check_seed
     from uqgan.tables import check_ending
 
@@ -89,10 +89,10 @@ def predict(
     with closing(Sources(paths, sys.stdin.buffer if "-" in paths else None)) as sources:
         with voice.busy(f"loading {run}"):
             loaded = machine.load(run)
-            pixel_format, total = pixel_format_of(loaded.record.plan.shape), sources.count()
-        voice.say(f"{count(total, 'picture')}, seen {preprocessing_in_words(pixel_format)}")
+            look, total = look_of(loaded.record.plan.shape), sources.count()
+        voice.say(f"{count(total, 'picture')}, seen {look_in_words(look)}")
         decides = can_decide(loaded, voice, needed=bool(results.copy_to or results.page))
-        job = Job(loaded, sources, total, pixel_format, seed, decides)
+        job = Job(loaded, sources, total, look, seed, decides)
         summary = score_all(job, results, voice)
     tell(job, summary, results, voice)
     if summary.broken:
@@ -106,7 +106,7 @@ class Job:
     run: "Run"
     sources: "Sources"
     total: int
-    pixel_format: "PixelFormat"
+    look: "Look"
     seed: int
     decides: bool
 
@@ -145,7 +145,7 @@ def score_all(job: Job, results: Results, voice: Voice) -> "Summary":
             table = stack.enter_context(closing(begun(job, columns, chunk, results)))
             go_on(table, summary, files, voice)
         workers = processes_for(islice(iter(job.sources), summary.n, None))
-        pieces = stack.enter_context(decoding(batches_of(files, PIECE), job.pixel_format, workers))
+        pieces = stack.enter_context(decoding(batches_of(files, PIECE), job.look, workers))
         if workers > 1 and run.record.predictor.prior.device.type == "cpu":
             stack.callback(torch.set_num_threads, torch.get_num_threads())
             torch.set_num_threads(threads_beside(run, joblib.cpu_count()))
@@ -234,7 +234,7 @@ def tell(job: Job, summary: "Summary", results: Results, voice: Voice) -> None:
     if results.page:
         from uqgan.predictions_page import write_page
 
-        write_page(results.page, job.run, summary, job.pixel_format, drift)
+        write_page(results.page, job.run, summary, job.look, drift)
     for file in (results.output, results.copy_to, results.page):
         if file:
             voice.say(f"wrote {file}")

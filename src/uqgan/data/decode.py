@@ -60,7 +60,7 @@ class Broken(Exception):
 
 
 @dataclass(frozen=True)
-class PixelFormat:
+class Look:
     """Preprocessing of a set's pictures: size, channels and orientation of a network's input."""
 
     size: int
@@ -71,25 +71,25 @@ class PixelFormat:
     """Whether files are black on white, as Omniglot's are, to be inverted."""
 
 
-def decode_all(read: Callable[[], Iterable[list[Encoded]]], pixel_format: PixelFormat, n: int, n_bytes: int) -> Outcome:
+def decode_all(read: Callable[[], Iterable[list[Encoded]]], look: Look, n: int, n_bytes: int) -> Outcome:
     """Pixels of all n pictures, of `n_bytes` in total, which `read` yields in batches.
 
     Batches are decoded by worker processes where that is faster, and in this process if a worker is killed.
     """
     processes = min(joblib.cpu_count(), PROCESSES) if n + n_bytes / BYTES_PER_COST >= PARALLEL_FROM else 1
     try:
-        return _collect(read(), pixel_format, n, processes)
+        return _collect(read(), look, n, processes)
     except BrokenProcessPool:
-        return _collect(read(), pixel_format, n, 1)
+        return _collect(read(), look, n, 1)
 
 
-def _collect(batches: Iterable[list[Encoded]], pixel_format: PixelFormat, n: int, processes: int) -> Outcome:
-    x = np.empty((n, pixel_format.channels, pixel_format.size, pixel_format.size), np.uint8)
+def _collect(batches: Iterable[list[Encoded]], look: Look, n: int, processes: int) -> Outcome:
+    x = np.empty((n, look.channels, look.size, look.size), np.uint8)
     broken: dict[int, str] = {}
     start = 0
     # Few batches are read ahead, so that little more than the decoded pictures is held in memory.
     parallel = joblib.Parallel(processes, return_as="generator", batch_size=1, pre_dispatch="2*n_jobs", max_nbytes=None)
-    with closing(parallel(joblib.delayed(decode)(batch, pixel_format) for batch in batches)) as outcomes:
+    with closing(parallel(joblib.delayed(decode)(batch, look) for batch in batches)) as outcomes:
         for pictures, reasons in outcomes:
             x[start : start + len(pictures)] = pictures
             broken |= {start + row: reason for row, reason in reasons.items()}
@@ -99,14 +99,14 @@ def _collect(batches: Iterable[list[Encoded]], pixel_format: PixelFormat, n: int
 
 @contextmanager
 def decoding(
-    batches: Iterator[list[str]], pixel_format: PixelFormat, processes: int
+    batches: Iterator[list[str]], look: Look, processes: int
 ) -> Iterator[Iterator[tuple[Sequence[str], Outcome]]]:
     """Batches of files with their pixels, in order, decoded by worker processes while the caller uses earlier ones.
 
     Decoding starts immediately and stays at most `READ_AHEAD` bytes ahead of the caller.
     """
     if processes == 1:
-        yield ((batch, decode(batch, pixel_format)) for batch in batches)
+        yield ((batch, decode(batch, look)) for batch in batches)
         return
     from joblib.externals.loky import ProcessPoolExecutor
     from joblib.externals.loky.backend import get_context
@@ -114,17 +114,17 @@ def decoding(
     stop = get_context("loky").Event()
     pool = ProcessPoolExecutor(processes, initializer=_start_worker, initargs=(os.getpid(), stop))
     waiting: deque[tuple[list[str], Future[Outcome] | None]] = deque()
-    size = pixel_format.channels * pixel_format.size**2
+    size = look.channels * look.size**2
 
     def fill() -> None:
         while sum(len(batch) for batch, _ in waiting) * size < READ_AHEAD and (batch := next(batches, None)):
-            waiting.append((batch, _submitted(pool, batch, pixel_format)))
+            waiting.append((batch, _submitted(pool, batch, look)))
 
     def drain() -> Iterator[tuple[Sequence[str], Outcome]]:
         while waiting:
             batch, future = waiting.popleft()
             fill()
-            yield batch, _outcome(future, batch, pixel_format)
+            yield batch, _outcome(future, batch, look)
 
     fill()
     try:
@@ -137,21 +137,21 @@ def decoding(
         pool.shutdown()
 
 
-def _submitted(pool: Any, batch: list[str], pixel_format: PixelFormat) -> Future[Outcome] | None:
+def _submitted(pool: Any, batch: list[str], look: Look) -> Future[Outcome] | None:
     """Future of a batch submitted to a worker process; None if a worker was killed."""
     try:
-        future: Future[Outcome] = pool.submit(decode, batch, pixel_format)
+        future: Future[Outcome] = pool.submit(decode, batch, look)
     except BrokenProcessPool:
         return None
     return future
 
 
-def _outcome(future: Future[Outcome] | None, batch: list[str], pixel_format: PixelFormat) -> Outcome:
+def _outcome(future: Future[Outcome] | None, batch: list[str], look: Look) -> Outcome:
     """Result for a submitted batch, which is decoded in this process if a worker was killed."""
     try:
-        return future.result() if future else decode(batch, pixel_format)
+        return future.result() if future else decode(batch, look)
     except BrokenProcessPool:
-        return decode(batch, pixel_format)
+        return decode(batch, look)
 
 
 def _start_worker(parent: int, stop: Any) -> None:
@@ -169,16 +169,16 @@ def _start_worker(parent: int, stop: Any) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def decode(batch: Sequence[Encoded], pixel_format: PixelFormat) -> Outcome:
+def decode(batch: Sequence[Encoded], look: Look) -> Outcome:
     """Pixels of a batch, decoded in this process."""
-    x = np.empty((len(batch), pixel_format.channels, pixel_format.size, pixel_format.size), np.uint8)
+    x = np.empty((len(batch), look.channels, look.size, look.size), np.uint8)
     broken = {}
     with without_pillow_limit():
         for row, picture in enumerate(batch):
             if _STOP and not row % 8 and _STOP[0].is_set():
                 break
             try:
-                x[row] = pixels(picture if isinstance(picture, bytes) else bytes_of(picture), pixel_format)
+                x[row] = pixels(picture if isinstance(picture, bytes) else bytes_of(picture), look)
             except Broken as error:
                 broken[row] = str(error)
     return x, broken
@@ -205,20 +205,20 @@ def bytes_of(file: Path | str) -> bytes:
         raise Broken((reason or str(error)).lower()) from None
 
 
-def pixels(data: bytes, pixel_format: PixelFormat) -> Pixels:
+def pixels(data: bytes, look: Look) -> Pixels:
     """Pixels (channels, size, size) of an encoded picture, of the first frame if it is animated.
 
     To be called within `without_pillow_limit`.
     """
     with _opened(data) as image:
-        return preprocessed(image, pixel_format)
+        return as_seen(image, look)
 
 
 def describe(data: bytes) -> tuple[tuple[int, int], bool]:
     """Width and height of an encoded picture, and whether it is grey."""
     with without_pillow_limit(), _opened(data) as image:
         size, grey_mode = image.size, image.mode in GREY
-        small: Any = np.zeros(3) if grey_mode else preprocessed(image, PixelFormat(16, 3)).astype(np.int16)
+        small: Any = np.zeros(3) if grey_mode else as_seen(image, Look(16, 3)).astype(np.int16)
     return size, grey_mode or bool((abs(small - small.mean(0)) <= 1).all())
 
 
@@ -248,26 +248,22 @@ def without_pillow_limit() -> Iterator[None]:
         Image.MAX_IMAGE_PIXELS = before
 
 
-def preprocessed(image: "Image", pixel_format: PixelFormat) -> Pixels:
+def as_seen(image: "Image", look: Look) -> Pixels:
     """Preprocessed pixels: upright, without transparency, grey or RGB, resized with antialiasing as in the paper."""
     width, height = image.size
     if width * height > MOST_PIXELS:
         raise Broken(f"{width:,} × {height:,} pixels, more than {MOST_PIXELS:,}")
-    image.draft(None, (2 * pixel_format.size, 2 * pixel_format.size))  # decode a large JPEG at reduced size
+    image.draft(None, (2 * look.size, 2 * look.size))  # decode a large JPEG at reduced size
     image.load()
-    image = _square(_opaque(_upright(image)), pixel_format.size)
-    if pixel_format.channels == 1 and image.mode != "L":
+    image = _square(_opaque(_upright(image)), look.size)
+    if look.channels == 1 and image.mode != "L":
         image = image.convert("L")
-    x = np.frombuffer(image.tobytes(), np.uint8).reshape(pixel_format.size, pixel_format.size, -1).transpose(2, 0, 1)
-    if pixel_format.transposed:
+    x = np.frombuffer(image.tobytes(), np.uint8).reshape(look.size, look.size, -1).transpose(2, 0, 1)
+    if look.transposed:
         x = x.transpose(0, 2, 1)
-    if pixel_format.inverted:
+    if look.inverted:
         x = 255 - x
-    return (
-        x
-        if len(x) == pixel_format.channels
-        else np.broadcast_to(x, (pixel_format.channels, pixel_format.size, pixel_format.size))
-    )
+    return x if len(x) == look.channels else np.broadcast_to(x, (look.channels, look.size, look.size))
 
 
 def _upright(image: "Image") -> "Image":

@@ -17,10 +17,10 @@ from uqgan.data.decode import (
     PROCESSES,
     Broken,
     Encoded,
-    PixelFormat,
+    Look,
+    as_seen,
     decode_all,
     pixels,
-    preprocessed,
     without_pillow_limit,
 )
 from uqgan.data.folder import ENDINGS, shown
@@ -29,16 +29,16 @@ from uqgan.errors import UsageError
 ENDINGS_IN_WORDS = "png, jpg, webp or bmp"
 
 
-def pixel_format_of(shape: Sequence[int]) -> PixelFormat:
+def look_of(shape: Sequence[int]) -> Look:
     """Pixel format of a run whose samples have this shape."""
     if len(shape) != 3:
         raise UsageError("the run takes points in the plane, which no picture is (in Python: run.predict(points))")
-    return PixelFormat(shape[-1], shape[0])
+    return Look(shape[-1], shape[0])
 
 
-def preprocessing_in_words(pixel_format: PixelFormat) -> str:
+def look_in_words(look: Look) -> str:
     """Preprocessing of pictures as text."""
-    size, colours = pixel_format.size, "grey" if pixel_format.channels == 1 else "RGB"
+    size, colours = look.size, "grey" if look.channels == 1 else "RGB"
     return f"turned by EXIF, short side fitted to {size} pixels, cropped to the middle {size} × {size}, {colours}"
 
 
@@ -54,15 +54,15 @@ def as_samples(x: Any, shape: tuple[int, ...]) -> Any:
     if not all(pictures):
         other = type(given[pictures.index(False)]).__name__
         raise UsageError(f"x holds pictures and a {other}: must be all files and Pillow images, or one array")
-    pixel_format = pixel_format_of(shape)
+    look = look_of(shape)
     if all(files):
-        return _pixels_of_files([Path(each) for each in given], pixel_format)
-    return np.stack([_pixels_of(each, row, pixel_format) for row, each in enumerate(given)])
+        return _pixels_of_files([Path(each) for each in given], look)
+    return np.stack([_pixels_of(each, row, look) for row, each in enumerate(given)])
 
 
-def _pixels_of_files(files: list[Path], pixel_format: PixelFormat) -> Any:
+def _pixels_of_files(files: list[Path], look: Look) -> Any:
     batches: list[list[Encoded]] = [list(files[start : start + 128]) for start in range(0, len(files), 128)]
-    x, broken = decode_all(lambda: batches, pixel_format, len(files), sum(map(_size, map(str, files))))
+    x, broken = decode_all(lambda: batches, look, len(files), sum(map(_size, map(str, files))))
     if broken:
         row = min(broken)
         more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
@@ -70,9 +70,9 @@ def _pixels_of_files(files: list[Path], pixel_format: PixelFormat) -> Any:
     return x
 
 
-def _pixels_of(picture: Any, row: int, pixel_format: PixelFormat) -> Any:
+def _pixels_of(picture: Any, row: int, look: Look) -> Any:
     if isinstance(picture, str | os.PathLike):
-        return _pixels_of_files([Path(picture)], pixel_format)[0]
+        return _pixels_of_files([Path(picture)], look)[0]
     file = getattr(picture, "fp", None)
     try:
         if picture.format == "JPEG" and file is not None:  # not decoded yet: a copy, as decoding changes the original
@@ -81,8 +81,8 @@ def _pixels_of(picture: Any, row: int, pixel_format: PixelFormat) -> Any:
             data = file.read()
             file.seek(place)
             with without_pillow_limit():
-                return pixels(data, pixel_format)
-        return preprocessed(picture.copy(), pixel_format)
+                return pixels(data, look)
+        return as_seen(picture.copy(), look)
     except (Broken, OSError, ValueError) as error:
         raise UsageError(f"image {row} of x: cannot be read, {error}") from None
 
