@@ -168,3 +168,14 @@ def test_with_a_layout_no_value_is_looked_at_as_a_cuda_graph_needs(kind: str) ->
     y = torch.zeros(24, dtype=torch.long, device="meta")
     z, z_fake = torch.zeros(24, 3, device="meta"), torch.zeros(24, 3, device="meta", requires_grad=True)
     torch.autograd.grad(REGULARISERS[kind](z, z_fake, y, (4, 9)), z_fake)
+
+
+@pytest.mark.parametrize("kind", REGULARISERS)
+def test_with_a_layout_it_is_compiled_as_one_graph_with_the_same_result(kind: str) -> None:
+    def objective(z: Tensor, z_fake: Tensor, y: Tensor) -> Tensor:
+        return REGULARISERS[kind](z, z_fake, y, (4, 9))
+
+    compiled = torch.compile(objective, backend="aot_eager", fullgraph=True, dynamic=False)
+    z, z_fake, y = torch.randn(24, 3), torch.randn(24, 3, requires_grad=True), torch.randint(4, (24,))
+    ours, plain = (torch.autograd.grad(each(z, z_fake, y), z_fake)[0] for each in (compiled, objective))
+    assert_close(ours, plain)

@@ -234,9 +234,20 @@ def test_a_result_without_scores_that_weigh_sets_alike_is_refused(tmp_path: Path
     cells = study_cells("lambda-real", "digits", values=["0.5"])
     write_records(tmp_path, cells, lambda *_: 0.5)
     file = tmp_path / cells[0.5][0].name / cells[0.5][0].result
-    file.write_text(json.dumps(record(0.5) | {"balanced": {}}))
-    with pytest.raises(UsageError, match="has no OoD sets together"):
+    file.write_text(json.dumps({key: part for key, part in record(0.5).items() if key != "balanced"}))
+    with pytest.raises(UsageError, match="by an older version"):
         gather("lambda-real", "digits", cells, {}, tmp_path, "")
+
+
+def test_own_pictures_without_ood_sets_have_a_curve_of_their_known_classes(tmp_path: Path) -> None:
+    cells = study_cells("lambda-real", "digits", values=["0.5"])
+    write_records(tmp_path, cells, lambda *_: 0.5)
+    file, made = tmp_path / cells[0.5][0].name / cells[0.5][0].result, record(0.5)
+    file.write_text(json.dumps(made | {"balanced": {"sizes": {"known": 9}}, "scores": made["scores"] | {"sets": {}}}))
+    curve = gather("lambda-real", "digits", cells, {}, tmp_path, "")
+    assert curve.means("accuracy") == {0.5: 0.9}
+    assert curve.means("auroc") == {}
+    assert study_figure(curve)
 
 
 @pytest.mark.parametrize("name", STUDIES)
