@@ -7,9 +7,10 @@ import make_tables
 from make_practice import practice, toys
 from make_settings import page, readme_tables, summary, tasks
 from make_speed import costs, speed
+from make_studies import images, studies
 from make_tables import ROOT, joined, used
 
-__all__ = ["pages", "practice", "readme", "results", "toys", "used"]
+__all__ = ["images", "pages", "practice", "readme", "results", "studies", "toys", "used"]
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 INTRODUCTION = """# Results
@@ -34,6 +35,7 @@ def pages() -> dict[Path, str]:
     """All pages that are made from results/, by their places."""
     docs = ROOT / "docs"
     made = {docs / "results.md": results(), docs / "toys.md": toys(), docs / "practice.md": practice()}
+    made[docs / "studies.md"] = studies()
     return made | {docs / "results" / f"{task}.md": page(task) for task in tasks()}
 
 
@@ -47,6 +49,9 @@ def main() -> None:
     for file, text in pages().items():
         file.parent.mkdir(exist_ok=True)
         file.write_text(text)
+    for file, picture in images().items():
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(picture)
     (make_tables.ROOT / "README.md").write_text(readme((ROOT / "README.md").read_text()))
 
 

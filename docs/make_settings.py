@@ -4,20 +4,21 @@ import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import make_tables
+from make_causes import below, order
+from make_detection import detection
 from make_tables import joined, read, record, short, table
 from uqgan import paper
 from uqgan.layouts import (
     RUNS,
-    column_title,
     counted,
     explanations,
     lines,
     markdown_table,
     names_of,
     runs_table,
-    title_of,
 )
 from uqgan.methods import METHODS
 from uqgan.reproduction import Block, Column, Reproduction, reproduce
@@ -29,10 +30,12 @@ PAGE = """# {title}
 
 Made by `make results` from `results/{task}/`; `uqgan reproduce` makes the same of other runs.
 [Results](../results.md) has all settings."""
-WORSE = """## Below the paper
+AGAIN = """## Trained again from its record
 
-What ours miss by more than 2 of the paper's standard deviations, and why, as far as it was looked into."""
-NO_CAUSE = "not looked into"
+`{command}`: task, method, seed and settings of `{record}` and nothing else;
+{minutes} min; {device}, torch {torch}, commit {commit}; the record is of {recorded_on}. {inside[seeds]} values
+lie in the 95 % interval of a further run among the {seeds} seeds (Student's t), {inside[samples]} in the record's own,
+over its test samples: on another device the same seed rounds otherwise, and soon is another run."""
 
 
 def reproduction(task: str) -> Reproduction:
@@ -90,26 +93,50 @@ def page(task: str) -> str:
     words = [counted(found)] if task in paper.settings() else []
     words += [f"Not run yet: {', '.join(found.missing)}."] if found.missing else []
     parts = [PAGE.format(title=set_title(task), task=task), conditions(found), " ".join(words)]
-    parts += [*explanations(found), below(found)]
+    parts += [order(found), *explanations(found), below(found)]
     for block in found.blocks:
         if lines(kept, block):
             parts += [f"## {block.title}", markdown_table(kept, block)]
     runs = runs_table(found)
-    return joined(*parts, f"## {RUNS}\n\n{runs}" if runs else "", comparison(task))
+    return joined(*parts, detection(found), f"## {RUNS}\n\n{runs}" if runs else "", again(task), comparison(task))
 
 
-def below(found: Reproduction) -> str:
-    """Rows that miss the paper's values, with the columns and the cause."""
-    causes = (record("causes.json") or {}).get(found.task, {})
-    rows = []
-    for row, columns in found.worse():
-        cells = [row.cells[column] for column in columns]
-        missed = [
-            f"{column_title(found, column)} {cell.ours} ({cell.paper})"
-            for column, cell in zip(columns, cells, strict=True)
+def again(task: str) -> str:
+    """A recorded run that was trained again from its record alone, with the intervals in which it should lie."""
+    found = record(f"{task}/retrained.json")
+    if not found:
+        return ""
+    check_origin(make_tables.RESULTS / task / "retrained.json", found)
+    rows, inside = found["rows"], {}
+    for kind in ("samples", "seeds"):
+        known = [row[f"inside_{kind}"] for row in rows if row[kind]]
+        inside[kind] = f"{sum(known)} of {len(known)}"
+    words = AGAIN.format(
+        **{key: found[key] for key in ("command", "record", "recorded_on", "device")},
+        torch=found["versions"]["torch"],
+        commit=short(found["commit"]),
+        minutes=f"{found['seconds'] / 60:.0f}",
+        seeds=len(found["seeds"]),
+        inside=inside,
+    )
+    body = [
+        [
+            row["set"] if row["set"] in ("all", "known classes") else set_title(row["set"]),
+            paper.TITLES[row["metric"]],
+            *(f"{100 * row[key]:.2f}" for key in ("recorded", "retrained")),
+            *(ends(row, kind) for kind in inside),
         ]
-        rows.append([title_of(row), "; ".join(missed), causes.get(row.method, NO_CAUSE)])
-    return f"{WORSE}\n\n{table(['method', 'ours (paper)', 'cause'], rows, 3)}" if rows else ""
+        for row in rows
+    ]
+    return joined(words, table(["", "", "recorded", "again", "over samples", "over seeds"], body, 2)).strip()
+
+
+def ends(row: dict[str, Any], kind: str) -> str:
+    """An interval of a retrained value, marked where the value lies outside."""
+    if not row[kind]:
+        return "–"
+    low, high = (f"{100 * end:.2f}" for end in row[kind])
+    return f"{low} to {high}" + ("" if row[f"inside_{kind}"] else " (outside)")
 
 
 def comparison(task: str) -> str:
@@ -125,7 +152,10 @@ def comparison(task: str) -> str:
 
     sets = dict.fromkeys(row["set"] for row in rows)
     body = [[set_title(key), *(cell(found[key, seed]) for seed in seeds)] for key in sets]
-    words = "AUROC of `uqgan` minus that of `one-vs-all` on the same test samples (paired bootstrap, 95 % interval):"
+    words = (
+        "AUROC of `uqgan` minus that of `one-vs-all` on the same test samples (paired bootstrap, 95 % interval), by "
+        f"`python benchmarks/quality.py {task}`:"
+    )
     return joined("## UQGAN against one-vs-all", words, table(["OoD set", *(f"seed {seed}" for seed in seeds)], body))
 
 

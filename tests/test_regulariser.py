@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from uqgan.regulariser import spread_loss
+from uqgan.regulariser import REGULARISERS, block_layout, cosine_loss, spread_loss
 
 
 def slow_spread_loss(z: Tensor, z_fake: Tensor, y: Tensor) -> Tensor:
@@ -89,3 +89,82 @@ def test_coinciding_codes_give_a_finite_l_r_and_gradient() -> None:
     loss = spread_loss(z, z_fake, y)
     assert loss.isfinite()
     assert torch.autograd.grad(loss, z_fake)[0].isfinite().all()
+
+
+def slow_loss(kind: str, z: Tensor, z_fake: Tensor, y: Tensor) -> Tensor:
+    """What the paper tried beside Eq. 10, pair by pair."""
+    order = {"l1": 1.0, "l2": 2.0, "linf": math.inf}
+    classes = []
+    for c in y.unique():
+        codes, generated = z[y == c], z_fake[y == c]
+        i, k = torch.triu_indices(len(codes), len(codes), 1)
+        if kind == "cosine":
+            angles = [F.cosine_similarity(generated[i] - code, generated[k] - code).mean() for code in codes]
+            classes.append(torch.stack(angles).mean())
+        else:
+            classes.append(-torch.linalg.vector_norm(generated[i] - generated[k], order[kind], 1).log().mean())
+    return torch.stack(classes).mean()
+
+
+@pytest.mark.parametrize("kind", ["cosine", "l1", "l2", "linf"])
+@pytest.mark.parametrize(("n_classes", "dim", "batch"), [(2, 2, 20), (4, 32, 40)])
+def test_the_others_and_their_gradients_are_those_of_their_formulas(
+    kind: str, n_classes: int, dim: int, batch: int
+) -> None:
+    y = torch.arange(batch) % n_classes
+    z = torch.randn(batch, dim, dtype=torch.double) + 7
+    z_fake = (torch.randn(batch, dim, dtype=torch.double) + 7).requires_grad_()
+    ours, theirs = REGULARISERS[kind](z, z_fake, y), slow_loss(kind, z, z_fake, y)
+    assert_close(ours, theirs)
+    assert_close(*(torch.autograd.grad(loss, z_fake)[0] for loss in (ours, theirs)))
+
+
+@pytest.mark.parametrize("kind", REGULARISERS)
+def test_every_gradient_is_the_slope_of_its_loss(kind: str) -> None:
+    y = torch.tensor([0, 0, 0, 1, 1, 2])
+    z, z_fake = (torch.randn(6, 3, dtype=torch.double) for _ in range(2))
+    assert torch.autograd.gradcheck(lambda made: REGULARISERS[kind](z, made, y), z_fake.requires_grad_())
+
+
+@pytest.mark.parametrize("kind", REGULARISERS)
+def test_a_fixed_layout_changes_no_regulariser_and_classes_seen_once_are_skipped(kind: str) -> None:
+    loss = REGULARISERS[kind]
+    y, z, z_fake = torch.randint(4, (24,)), torch.randn(24, 3), torch.randn(24, 3)
+    layout = block_layout(torch.full((6,), 1 / 6), 24)
+    assert_close(loss(z, z_fake, y, (6, 24)), loss(z, z_fake, y))
+    assert loss(z, z_fake, y, layout).isfinite()
+    assert loss(z[:4], z_fake[:4], torch.arange(4), (4, 3)) == 0
+
+
+@pytest.mark.parametrize("kind", REGULARISERS)
+def test_coinciding_codes_give_every_regulariser_a_finite_value_and_gradient(kind: str) -> None:
+    y, z, z_fake = torch.zeros(4, dtype=torch.long), torch.zeros(4, 2), torch.zeros(4, 2, requires_grad=True)
+    loss = REGULARISERS[kind](z, z_fake, y)
+    assert loss.isfinite()
+    assert torch.autograd.grad(loss, z_fake)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("kind", REGULARISERS)
+def test_a_step_along_the_gradient_moves_generated_codes_apart(kind: str) -> None:
+    y, z = torch.zeros(12, dtype=torch.long), 0.1 * torch.randn(12, 2, dtype=torch.double)
+    z_fake = (torch.tensor([2.0, 0.0]) + 0.2 * torch.randn(12, 2)).double().requires_grad_()
+    loss = REGULARISERS[kind](z, z_fake, y)
+    moved = z_fake - 0.01 * torch.autograd.grad(loss, z_fake)[0]
+    assert REGULARISERS[kind](z, moved, y) < loss
+    assert cosine_loss(z, moved, y) < cosine_loss(z, z_fake, y)
+
+
+@given(scale=st.floats(0.1, 10), shift=st.floats(-5, 5))
+def test_distances_in_other_units_give_another_loss_but_codes_moved_together_do_not(scale: float, shift: float) -> None:
+    y, z, z_fake = torch.arange(12) % 2, torch.randn(12, 3, dtype=torch.double), torch.randn(12, 3, dtype=torch.double)
+    for kind, loss in REGULARISERS.items():
+        expected = loss(z, z_fake, y) - (math.log(scale) if kind.startswith("l") else 0)
+        assert_close(loss(scale * z + shift, scale * z_fake + shift, y), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", REGULARISERS)
+def test_with_a_layout_no_value_is_looked_at_as_a_cuda_graph_needs(kind: str) -> None:
+    """Tensors on the meta device have shapes only: code that looks at a value fails on them."""
+    y = torch.zeros(24, dtype=torch.long, device="meta")
+    z, z_fake = torch.zeros(24, 3, device="meta"), torch.zeros(24, 3, device="meta", requires_grad=True)
+    torch.autograd.grad(REGULARISERS[kind](z, z_fake, y, (4, 9)), z_fake)

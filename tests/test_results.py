@@ -6,8 +6,10 @@ import re
 from pathlib import Path
 from types import ModuleType
 
+import numpy
 import pytest
 
+import make_causes
 import make_settings
 import make_tables
 from uqgan.errors import UsageError
@@ -30,8 +32,8 @@ MEASURED = re.compile(
 )
 
 
-def load_generator(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+def load_generator(name: str, folder: str = "docs") -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / folder / f"{name}.py")
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -40,6 +42,7 @@ def load_generator(name: str) -> ModuleType:
 
 
 make_results, make_methods = load_generator("make_results"), load_generator("make_methods")
+retrain = load_generator("retrain", "benchmarks")
 
 
 def test_the_page_is_what_the_results_give() -> None:
@@ -209,6 +212,78 @@ def test_what_is_below_the_paper_is_listed_with_its_cause(other_results: Path) -
     assert "| not looked into |" in make_settings.page("mnist")
     (other_results / "causes.json").write_text(json.dumps({"mnist": {"entropy": "not known"}}))
     assert "| not known |" in make_settings.page("mnist")
+
+
+def test_every_row_below_the_paper_has_a_cause() -> None:
+    for task in make_settings.tasks():
+        assert make_causes.NO_CAUSE not in make_settings.page(task), task
+
+
+def test_figures_of_causes_are_those_of_the_results(other_results: Path) -> None:
+    found = make_settings.reproduction("mnist")
+    figures = make_causes.Figures(found)
+    records = [json.loads((other_results / f"mnist/uqgan/seed-{seed}.json").read_text())["scores"] for seed in (0, 1)]
+    first, second = (100 * scores["sets"]["omniglot"]["auroc"] for scores in records)
+    assert figures["uqgan auroc omniglot seed 1"] == second
+    assert figures["uqgan auroc omniglot"] == pytest.approx((first + second) / 2)
+    assert figures["uqgan auroc all seed 0"] == 100 * records[0]["sets"]["all"]["auroc"]
+    assert figures["uqgan accuracy seed 0"] == 100 * records[0]["accuracy"]
+    assert figures["uqgan fpr95_id_positive omniglot paper"] == 18.0
+    assert figures["tiny-imagenet/mc-dropout ece paper"] == 2.79
+    for wrong in ("uqgan accuracy seed 9", "uqgan auroc lsun", "uqgan-ensemble ece paper"):
+        with pytest.raises(AssertionError, match="value"):
+            figures[wrong]
+
+
+def test_the_page_says_whether_the_papers_first_is_ours_too(other_results: Path) -> None:
+    folder = other_results / "mnist" / "uqgan-mc"
+    folder.mkdir()
+    record = json.loads((ROOT / "results/mnist/uqgan/seed-0.json").read_text()) | {"method": "uqgan-mc"}
+    record["scores"]["sets"]["all"]["auroc"] = 0.999
+    record["scores"]["sets"]["all"]["fpr95_id_positive"] = 0.5
+    (folder / "seed-0.json").write_text(json.dumps(record))
+    said = make_causes.order(make_settings.reproduction("mnist"))
+    assert "is ahead of all 2 other rows of ours without outliers on AUROC all." in said
+    assert re.search(r"is behind UQGAN \([\d.]+ ± [\d.]+\), Entropy \([\d.]+\).* with 50.00 on FPR95 all", said)
+
+
+def test_a_run_trained_again_is_shown_beside_its_record(other_results: Path) -> None:
+    file = other_results / "mnist" / "retrained.json"
+    record = json.loads((ROOT / "results/mnist/retrained.json").read_text())
+    row = {"set": "omniglot", "metric": "auroc", "recorded": 0.9, "retrained": 0.95, "samples": [0.89, 0.91]}
+    row |= {"inside_samples": False, "seeds": None, "inside_seeds": None}
+    make_tables.read.cache_clear()
+    file.write_text(json.dumps(record | {"rows": [row]}))
+    assert "| Omniglot | AUROC | 90.00 | 95.00 | 89.00 to 91.00 (outside) | – |" in make_settings.page("mnist")
+    make_tables.read.cache_clear()
+    file.write_text(json.dumps(record | {"commit": None}))
+    with pytest.raises(UsageError, match="has no commit"):
+        make_settings.page("mnist")
+
+
+def test_a_run_trained_again_is_held_against_both_intervals() -> None:
+    """The run itself lies in its own intervals; that of a further seed is Student's, at which one in twenty is out."""
+    file = ROOT / "results/mnist/max-softmax/seed-0.json"
+    record = json.loads(file.read_text())
+    alike = [json.loads(path.read_text()) for path in sorted(file.parent.glob("seed-*.json"))]
+    rows = retrain.compare(record, record["scores"], alike)
+    assert len(rows) == 3 + 4 * 7
+    assert all(row["inside_samples"] and row["inside_seeds"] for row in rows)
+    assert not any(row["seeds"] for row in retrain.compare(record, record["scores"], alike[:2]))
+    values = numpy.random.default_rng(0).normal(5, 3, (4000, 6))
+    pairs = [retrain.of_a_further_run(row[:5].tolist()) for row in values]
+    share = numpy.mean([low <= new <= high for (low, high), new in zip(pairs, values[:, 5], strict=True)])
+    assert share == pytest.approx(0.95, abs=0.01)
+
+
+def test_compared_methods_are_those_of_the_records() -> None:
+    for row in json.loads((ROOT / "results/digits/uqgan-against-one-vs-all.json").read_text()):
+        ours, theirs = (
+            json.loads((ROOT / f"results/digits/{method}/seed-{row['seed']}.json").read_text())["scores"]["sets"]
+            for method in ("uqgan", "one-vs-all")
+        )
+        difference = ours[row["set"]]["auroc"] - theirs[row["set"]]["auroc"]
+        assert row["difference"]["estimate"] == pytest.approx(difference, abs=1e-6)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs/decisions").glob("*.md")), ids=lambda path: path.stem)

@@ -15,8 +15,9 @@ from uqgan import api
 from uqgan.checkpoint import Stopped
 from uqgan.config import Config, load_config
 from uqgan.data.dataset import Say
-from uqgan.data.tasks import Task, is_user_data
+from uqgan.data.tasks import Task, check_place, is_user_data
 from uqgan.errors import UsageError
+from uqgan.evaluation import balanced
 from uqgan.files import alone_in, sha256, write_bytes
 from uqgan.log import Log
 from uqgan.methods import METHODS
@@ -111,6 +112,8 @@ def plan_cells(
         if section and not any(section in METHODS[method].sections for method in methods):
             raise UsageError(f"{name}: has no effect, none of the methods reads it (methods: {', '.join(methods)})")
     tasks = list(dict.fromkeys(tasks))
+    for task in filter(is_user_data, tasks):
+        check_place(task)
     titles = [title_of(task) for task in tasks]
     if alike := [task for task, title in zip(tasks, titles, strict=True) if titles.count(title) > 1]:
         raise UsageError(f"{' and '.join(alike)}: would share a folder, as they have the same name (rename one)")
@@ -186,12 +189,17 @@ class Reporting(Log):
         minutes: float | None,
         say: Say,
         progress: Callable[[Pace], None],
+        asked: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._say, self._progress = say, progress
+        self._say, self._progress, self._asked = say, progress, asked
         super().__init__(folder, seed, resume, minutes, child=True)
 
     def say(self, sentence: str) -> None:
         self._say(sentence)
+
+    @property
+    def out_of_time(self) -> bool:
+        return self._asked() or super().out_of_time
 
     @contextmanager
     def bar(self, name: str, done: int, total: int) -> Iterator[Callable[[], None]]:
@@ -217,11 +225,13 @@ def run_cell(
     minutes: float | None = None,
     say: Say = lambda _: None,
     progress: Callable[[Pace], None] = lambda _: None,
+    asked: Callable[[], bool] = lambda: False,
 ) -> str | None:
     """Train the cell's run, or go on with it, and write its scores; returns why it stopped early, None if it is done.
 
     After a kill the same call goes on from the last saved state. The result is the last file that is written. Where
-    another process works on the cell, it is waited for: one whose parent was killed is about to end.
+    another process works on the cell, it is waited for: one whose parent was killed is about to end. It stops as soon
+    as it is `asked` to.
     """
     folder = root / cell.name
     plan = api.checked_plan(cell.method, task, cell.seed, config_of(cell, task), None)
@@ -234,7 +244,7 @@ def run_cell(
         if finished(folder):
             run = Run(api.load(folder, device).record, task)
         else:
-            log = Reporting(folder, cell.seed, resume, minutes, say, progress)
+            log = Reporting(folder, cell.seed, resume, minutes, say, progress, asked)
             try:
                 run = Run(api.train(plan, task, device, log, None, cell.command(device.type)), task)
             except Stopped as error:
@@ -251,7 +261,7 @@ def write_result(cell: Cell, folder: Path, run: Run) -> None:
     outputs = run.outputs(cell.validation)
     found = run.evaluate(outputs=outputs) | {"samples": "validation" if cell.validation else "test"}
     if cell.validation:
-        write_scores(folder, run.record, found, VALIDATION_SCORES)
+        write_scores(folder, run.record, found | {"balanced": balanced(outputs)}, VALIDATION_SCORES)
     else:
         save_scores(folder, run, found, outputs)
 

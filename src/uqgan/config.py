@@ -121,7 +121,9 @@ class UqganConfig(Settings):
     lambda_cl: float = Field(2.0, ge=0)
     """Weight of the classifier in the generator's objective (Eq. 8)."""
     lambda_reg: float = Field(32.0, ge=0)
-    """Weight of the angular regulariser (Eqs. 10, 11)."""
+    """Weight of the regulariser."""
+    regulariser: Literal["angle", "cosine", "l1", "l2", "linf"] = "angle"
+    """What keeps generated codes apart: their angle (Eqs. 10, 11), its cosine, or the logarithm of a distance."""
     lambda_real: float = Field(0.6, ge=0, le=1)
     """Share of the out-of-class loss taken from real samples of other classes (Eq. 9)."""
     noise: int = Field(128, ge=1, le=65_536)

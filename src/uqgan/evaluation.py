@@ -110,6 +110,22 @@ def scores(outputs: Outputs) -> dict[str, Any]:
     }
 
 
+def balanced(outputs: Outputs) -> dict[str, Any]:
+    """OoD metrics of all sets together where each weighs the same, and all of them as much as the known samples.
+
+    `sizes` has the number of samples of each set, of which nothing else depends then.
+    """
+    sizes = {"known": len(outputs.y), **{name: len(each.epistemic) for name, each in outputs.ood.items()}}
+    sets = {name: size for name, size in sizes.items() if name != "known" and size}
+    if not sets:
+        return {"sizes": sizes}
+    score = torch.cat([outputs.test.epistemic, *(outputs.ood[name].epistemic for name in sets)])
+    shares = [1 / sizes["known"], *(1 / (len(sets) * size) for size in sets.values())]
+    counts = torch.tensor([sizes["known"], *sets.values()])
+    weight = torch.tensor(shares, dtype=torch.double).repeat_interleave(counts)
+    return {"sizes": sizes, **metrics.ood_scores(score, torch.arange(len(score)) >= sizes["known"], weight)}
+
+
 def classes(outputs: Outputs, class_names: Sequence[str]) -> dict[str, Any]:
     """Accuracy (recall) per class, None without samples, and how often each class (row) is called which (column)."""
     confusion = metrics.confusion(outputs.test.labels, outputs.y, len(class_names))

@@ -85,14 +85,21 @@ def fpr_at_tpr(score: Tensor, positive: Tensor, tpr: float = 0.95) -> float:
     return _curve(score, positive).fpr_at_tpr(tpr)
 
 
-def ood_scores(score: Tensor, is_ood: Tensor) -> dict[str, float]:
+def ood_scores(score: Tensor, is_ood: Tensor, weight: Tensor | None = None) -> dict[str, float]:
     """OoD metrics of the paper's tables and of other benchmarks, from one sort.
 
     `*_out`, `fpr95_ood_positive`: OoD is positive. `*_in`, `fpr95_id_positive`: in-distribution is positive
-    and the score negated. The paper's are `auroc`, `aupr_in`, `aupr_out` and `fpr95_id_positive`.
+    and the score negated. The paper's are `auroc`, `aupr_in`, `aupr_out` and `fpr95_id_positive`. `weight`, above 0,
+    says how much each sample counts; only ratios matter.
     """
     values, mask = _classes(score, is_ood, flag="is_ood")
-    return rank(values, mask).ood_scores(*_once(mask))
+    if weight is None:
+        return rank(values, mask).ood_scores(*_once(mask))
+    shares = _numbers(weight, "weight")
+    if shares.shape != values.shape or shares.min() <= 0:
+        raise ValueError(f"weight has shape {tuple(weight.shape)}: must be above 0, one per sample")
+    counts = shares / shares.min()  # a ranking takes counts, of at least 1
+    return rank(values, mask).ood_scores(counts[mask], counts[~mask])
 
 
 def reliability(confidence: Tensor, correct: Tensor, bins: int = 15) -> Reliability:

@@ -82,8 +82,11 @@ def end_orphans(say: Say) -> None:
         try:
             with lock.acquire(blocking=False):
                 place = Path(json.loads(note.read_bytes())["folder"])
-                if place.is_dir() and _ask("quit", {PIPES: str(place / "pipes"), LOGS: str(place / "logs")}):
+                environment = {PIPES: str(place / "pipes"), LOGS: str(place / "logs")}
+                if place.is_dir() and _ask("quit", environment):
                     say("ended the MPS daemon of a grid that was killed")
+                elif place.is_dir() and _ask("get_server_list", environment):
+                    continue  # it still has clients: the next grid ends it
                 shutil.rmtree(place, ignore_errors=True)
                 note.unlink(missing_ok=True)
                 note.with_suffix(".lock").unlink(missing_ok=True)

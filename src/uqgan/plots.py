@@ -10,8 +10,8 @@ import threading
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import wraps
-from typing import Any, ParamSpec
+from functools import partial, wraps
+from typing import Any, Literal, ParamSpec
 from urllib.parse import quote
 
 import matplotlib as mpl
@@ -82,14 +82,20 @@ def as_svg(draw: Callable[P, Figure]) -> Callable[P, str]:
 
     @wraps(draw)
     def drawn(*args: P.args, **kwargs: P.kwargs) -> str:
-        text = io.StringIO()
-        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))  # equal figures, equal bytes
-        with _LOCK, mpl.rc_context(STYLE):
-            draw(*args, **kwargs).savefig(text, format="svg", dpi=DPI, metadata=nothing)
-        svg = re.sub(r"(?<=data:image/png;base64,)[^\"]+", _quantised, text.getvalue())
+        text = saved(partial(draw, *args, **kwargs), "svg").decode()
+        svg = re.sub(r"(?<=data:image/png;base64,)[^\"]+", _quantised, text)
         return re.sub(r"\n\s*", "\n", svg)
 
     return drawn
+
+
+def saved(draw: Callable[[], Figure], form: Literal["svg", "png"]) -> bytes:
+    """A figure as a file; equal figures give equal bytes."""
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type") if form == "svg" else ("Software",))
+    out = io.BytesIO()
+    with _LOCK, mpl.rc_context(STYLE):
+        draw().savefig(out, format=form, dpi=DPI, metadata=nothing)
+    return out.getvalue()
 
 
 def frame_around(x: Tensor, margin: float) -> Frame:

@@ -75,7 +75,7 @@ class ClassRanking:
     tied: Indices  # (ties,)  which of the scores the other class has too
     n_at_or_below: Indices  # (ties,)  distinct scores of the other class at or below these
 
-    def cumulative(self, counts: Counts) -> Floats:
+    def cumulative(self, counts: Counts | Floats) -> Floats:
         """Number of draws up to each distinct score."""
         return _cumulative(counts[self.order])[self.ends]
 
@@ -93,12 +93,12 @@ class Ranking:
     positive: ClassRanking
     negative: ClassRanking
 
-    def curves(self, positive: Counts, negative: Counts) -> tuple[Curve, Curve]:
+    def curves(self, positive: Counts | Floats, negative: Counts | Floats) -> tuple[Curve, Curve]:
         """Curve of the score, and of the negated score with the classes exchanged."""
         tp, tn = self.positive.cumulative(positive), self.negative.cumulative(negative)
         return self.positive.curve(tp, tn), self.negative.curve(tn, tp)
 
-    def ood_scores(self, positive: Counts, negative: Counts) -> dict[str, float]:
+    def ood_scores(self, positive: Counts | Floats, negative: Counts | Floats) -> dict[str, float]:
         """The seven OoD metrics; the positives are the OoD samples."""
         ood_positive, id_positive = self.curves(positive, negative)
         aupr_in, ap_in = id_positive.areas()
@@ -203,7 +203,7 @@ def count_pairs(score: Floats, positive: Bools) -> PairwiseCounts:
     return PairwiseCounts(order, n_below[first], n_at_or_below[first], level)
 
 
-def _cumulative(counts: Counts) -> Floats:
+def _cumulative(counts: Counts | Floats) -> Floats:
     """Cumulative sum, starting with 0."""
     sums = np.empty(len(counts) + 1)
     sums[0], sums[1:] = 0, counts.cumsum()

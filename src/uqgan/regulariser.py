@@ -1,7 +1,13 @@
-"""The paper's regulariser L_R (Eqs. 10 and 11): generated codes must surround their class."""
+"""The paper's regulariser L_R (Eqs. 10 and 11): generated codes must surround their class; and its rivals.
+
+All take (codes, generated codes, classes, layout). Classes are laid out as equal blocks of rows, so that all are one
+batched product. A class with a single sample has no pair and is skipped. `layout` fixes (classes, rows per block),
+which makes every shape independent of the labels; samples beyond a block are left out. Without it the largest class
+fits.
+"""
 
 import math
-from typing import Any, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 import torch.nn.functional as F
@@ -11,25 +17,74 @@ from uqgan.shapes import Codes, Labels, Prior, Scalar
 
 COSINE_LIMIT = 1 - 1e-6
 """Bound of the cosines of Eq. 10: at ±1 the slope of arccos is infinite."""
+LEAST_DISTANCE = 1e-12
+"""Distance below which generated codes count as one: there the slope of the logarithm is infinite."""
+
+
+class Regulariser(Protocol):
+    """What keeps generated codes of a class apart."""
+
+    def __call__(self, z: Codes, z_fake: Codes, y: Labels, layout: tuple[int, int] | None = None, /) -> Scalar: ...
+
+
+class Blocks(NamedTuple):
+    """A batch by classes."""
+
+    z: Tensor  # (classes, block, dim)
+    z_fake: Tensor  # (classes, block, dim)
+    is_taken: Tensor  # (classes, block)
+    weight: Tensor  # (classes, block)  of a code in a mean over pairs, then codes, then classes with pairs
+    pairs: Tensor  # (classes, block, block)
 
 
 def spread_loss(z: Codes, z_fake: Codes, y: Labels, layout: tuple[int, int] | None = None) -> Scalar:
-    """Eqs. 10 and 11: seen from every code of a class, its generated codes must lie in all directions.
-
-    Classes are laid out as equal blocks of rows, so that all of them are one batched product. A class with a
-    single sample has no pair and is skipped. `layout` fixes (classes, rows per block), which makes every shape
-    independent of the labels; samples beyond a block are then left out. Without it the largest class fits.
-    """
-    n_classes, block = layout or (int(y.max()) + 1, int(y.bincount().max()))
-    member, is_taken = _class_blocks(y, n_classes, block)
-    z, z_fake = z.detach()[member], z_fake[member]  # (classes, block, dim)
-    size = is_taken.sum(1)
-    center = (z * is_taken[..., None]).sum(1, keepdim=True) / size.clamp(min=1)[:, None, None]
-    n_terms = (size * size * (size - 1)).clamp(min=1) * (size > 1).sum().clamp(min=1)
-    pairs = is_taken[:, :, None] & is_taken[:, None] & ~torch.eye(block, dtype=torch.bool, device=y.device)
+    """Eqs. 10 and 11: seen from every code of a class, its generated codes must lie in all directions."""
+    blocks = _blocks(z, z_fake, y, layout)
+    size = blocks.is_taken.sum(1)
+    center = (blocks.z * blocks.is_taken[..., None]).sum(1, keepdim=True) / size.clamp(min=1)[:, None, None]
     # Moving all codes together changes no angle, and keeps the differences sharp in float32.
-    weight = is_taken / n_terms[:, None].to(z.dtype)
-    return cast(Tensor, _Closeness.apply(z - center, z_fake - center, weight, pairs))  # type: ignore[no-untyped-call]
+    return cast(
+        Tensor,
+        _Closeness.apply(blocks.z - center, blocks.z_fake - center, blocks.weight, blocks.pairs),  # type: ignore[no-untyped-call]
+    )
+
+
+def cosine_loss(z: Codes, z_fake: Codes, y: Labels, layout: tuple[int, int] | None = None) -> Scalar:
+    """Eq. 10 with the cosine of the angle in place of -log(angle / π): it hardly pushes where two directions agree."""
+    blocks = _blocks(z, z_fake, y, layout)
+    # The cosines of all pairs come to the squared length of the directions' sum, without those of each with itself.
+    direction = F.normalize(blocks.z_fake[:, None] - blocks.z[:, :, None], dim=3) * blocks.is_taken[:, None, :, None]
+    cosines = direction.sum(2).square().sum(2) - direction.square().sum((2, 3))  # (classes, codes)
+    return (cosines * blocks.weight).sum()
+
+
+def l1_loss(z: Codes, z_fake: Codes, y: Labels, layout: tuple[int, int] | None = None) -> Scalar:
+    """-log |z̃ᵢ - z̃ₖ|₁ in place of Eq. 10; where the real codes lie plays no part."""
+    blocks = _blocks(z, z_fake, y, layout)
+    return _nearness(_differences(blocks).abs().sum(3), blocks)
+
+
+def l2_loss(z: Codes, z_fake: Codes, y: Labels, layout: tuple[int, int] | None = None) -> Scalar:
+    """-log |z̃ᵢ - z̃ₖ|₂ in place of Eq. 10; where the real codes lie plays no part."""
+    blocks = _blocks(z, z_fake, y, layout)
+    square = _differences(blocks).square().sum(3)
+    return _nearness(square.clamp(min=LEAST_DISTANCE**2).sqrt(), blocks)
+
+
+def linf_loss(z: Codes, z_fake: Codes, y: Labels, layout: tuple[int, int] | None = None) -> Scalar:
+    """-log max |z̃ᵢ - z̃ₖ| in place of Eq. 10; where the real codes lie plays no part."""
+    blocks = _blocks(z, z_fake, y, layout)
+    return _nearness(_differences(blocks).abs().amax(3), blocks)
+
+
+REGULARISERS: dict[str, Regulariser] = {
+    "angle": spread_loss,
+    "cosine": cosine_loss,
+    "l1": l1_loss,
+    "l2": l2_loss,
+    "linf": linf_loss,
+}
+"""By the values of the setting `uqgan.regulariser`."""
 
 
 def block_layout(prior: Prior, batch_size: int) -> tuple[int, int]:
@@ -37,6 +92,28 @@ def block_layout(prior: Prior, batch_size: int) -> tuple[int, int]:
     share = float(prior.max())
     rows = share * batch_size + 4 * math.sqrt(batch_size * share * (1 - share))
     return len(prior), min(batch_size, math.ceil(rows))
+
+
+def _blocks(z: Codes, z_fake: Codes, y: Labels, layout: tuple[int, int] | None) -> Blocks:
+    """Codes and generated codes, laid out by class."""
+    n_classes, block = layout or (int(y.max()) + 1, int(y.bincount().max()))
+    member, is_taken = _class_blocks(y, n_classes, block)
+    z, z_fake = z.detach()[member], z_fake[member]
+    size = is_taken.sum(1)
+    n_terms = (size * size * (size - 1)).clamp(min=1) * (size > 1).sum().clamp(min=1)
+    pairs = is_taken[:, :, None] & is_taken[:, None] & ~torch.eye(block, dtype=torch.bool, device=y.device)
+    return Blocks(z, z_fake, is_taken, is_taken / n_terms[:, None].to(z.dtype), pairs)
+
+
+def _differences(blocks: Blocks) -> Tensor:
+    """Differences of generated codes of the same class: (classes, block, block, dim)."""
+    return blocks.z_fake[:, :, None] - blocks.z_fake[:, None]
+
+
+def _nearness(distance: Tensor, blocks: Blocks) -> Tensor:
+    """-log of the distances of all pairs: their mean in each class, and that of the classes."""
+    closeness = -distance.clamp(min=LEAST_DISTANCE).log() * blocks.pairs
+    return (closeness.sum((1, 2)) * blocks.weight.sum(1)).sum()
 
 
 def _class_blocks(y: Labels, n_classes: int, block: int) -> tuple[Tensor, Tensor]:

@@ -28,7 +28,7 @@ KEPT_TASKS = 2
 """Tasks whose data a worker keeps in memory."""
 CONTEXT_BYTES = 2**29
 """Memory that a process takes on a GPU beside what its cells take."""
-BROKEN = ("CUDA error", "CUBLAS_STATUS", "CUDNN_STATUS", "cuDNN error")
+BROKEN = ("CUDA error", "CUDA driver error", "CUBLAS_STATUS", "CUDNN_STATUS", "cuDNN error", "Triton Error")
 """What messages of errors say after which a process can use its GPU no more."""
 NO_MEMORY = ("out of memory", "can't allocate memory")
 
@@ -87,9 +87,15 @@ def work(pipe: Connection, post: Post) -> None:
 
 
 def run(
-    cell: Cell, minutes: float | None, post: Post, device: torch.device, load: Callable[[str], Task], report: Report
+    cell: Cell,
+    minutes: float | None,
+    post: Post,
+    device: torch.device,
+    load: Callable[[str], Task],
+    report: Report,
+    asked: Callable[[], bool] = lambda: False,
 ) -> Ended:
-    """Run a cell, report its progress, and say how it ended."""
+    """Run a cell, report its progress, and say how it ended; it saves its state and stops when it is asked to."""
 
     def tell(event: Event) -> None:
         with suppress(OSError):  # without a parent the run ends by itself, having saved its state
@@ -107,7 +113,7 @@ def run(
         if os.getppid() != post.parent:
             raise KeyboardInterrupt
         say: Callable[[str], None] = lambda note: tell(Event(cell, "running", note))  # noqa: E731
-        stopped = run_cell(cell, post.terms.root, task, device, minutes, say, progress)
+        stopped = run_cell(cell, post.terms.root, task, device, minutes, say, progress, asked)
         ended = Ended("stopped", stopped) if stopped else Ended("done")
     except Interrupted as error:
         ended = Ended("stopped", str(error))

@@ -8,13 +8,27 @@ from typing import NoReturn
 import cyclopts
 from pydantic import ValidationError
 
-from uqgan.cli import data, decide, elsewhere, grid, lists, predict, reproduce, work
+from uqgan.cli import data, decide, detect, elsewhere, grid, lists, predict, reproduce, study, sweep, work
 from uqgan.cli.app import app
 from uqgan.cli.help import show_help_of_task
 from uqgan.config import explain
 from uqgan.errors import Interrupted, RunFailed, UsageError
 
-__all__ = ["app", "data", "decide", "elsewhere", "grid", "lists", "main", "predict", "reproduce", "work"]
+__all__ = [
+    "app",
+    "data",
+    "decide",
+    "detect",
+    "elsewhere",
+    "grid",
+    "lists",
+    "main",
+    "predict",
+    "reproduce",
+    "study",
+    "sweep",
+    "work",
+]
 
 
 def fail(sentence: str, status: int) -> NoReturn:

@@ -71,9 +71,14 @@ ConfigLists = in_lists(Config)
 
 def variants(settings: Settings | None) -> list[dict[str, Any]]:
     """All combinations of the values given, by dotted names."""
-    given = dotted(settings.model_dump(exclude_unset=True)) if settings else {}
+    given = changes(settings)
     values = [[value.strip() for value in text.split(",")] for text in given.values()]
     return [dict(zip(given, chosen, strict=True)) for chosen in product(*values)]
+
+
+def changes(settings: Settings | None) -> dict[str, Any]:
+    """Settings that were given, by dotted names."""
+    return dotted(settings.model_dump(exclude_unset=True)) if settings else {}
 
 
 def dotted(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -132,6 +132,13 @@ def load_task(
     raise no_such_task(name, kind)
 
 
+def check_place(name: str) -> None:
+    """Refuse a path where no user-supplied data can be."""
+    kind = kind_of_place(name)
+    if kind != "folder" and not (kind and Path(name).suffix == ".npz"):
+        raise no_such_task(name, kind)
+
+
 def no_such_task(name: str, kind: str) -> UsageError:
     """Error for a name that is no task, and of what else is there under it."""
     if kind:

@@ -24,7 +24,7 @@ from uqgan.models.classifiers import make_classifier
 from uqgan.models.gan import Critic, Generator
 from uqgan.networks import Networks, logits_of_both
 from uqgan.pretraining import pretrain
-from uqgan.regulariser import block_layout, spread_loss
+from uqgan.regulariser import REGULARISERS, block_layout
 from uqgan.shapes import Codes, Images, Labels, Prior, Scalar
 from uqgan.training import Stage, accuracy_on, decay, frozen, memory_advice, minimize, set_lr
 from uqgan.uncertainty import posterior
@@ -76,6 +76,7 @@ class JointTraining:
     ) -> None:
         self.C, self.G, self.D, self.A = nets.classifier, nets.generator.eval(), D, nets.autoencoder
         self.prior, self.settings = prior, config.uqgan
+        self.regulariser = REGULARISERS[config.uqgan.regulariser]
         self.layout = block_layout(prior, config.uqgan.batch_size) if prior.is_cuda else None
         self.call = CompiledCalls(prior.device, config.compiles, say)
         one_kernel = config.compile == "always"
@@ -99,7 +100,7 @@ class JointTraining:
         z_fake = self.G(y)
         to_critic: Scalar = -self.D(z_fake, y).mean()
         to_classifier = out_of_class_loss(self.C(self.A.decode(z_fake, y)), y)
-        to_all_sides = spread_loss(z, z_fake, y, self.layout)
+        to_all_sides = self.regulariser(z, z_fake, y, self.layout)
         return to_critic + self.settings.lambda_cl * to_classifier + self.settings.lambda_reg * to_all_sides
 
     def train_generator(self, x: Images, y: Labels, z: Codes) -> Scalar:

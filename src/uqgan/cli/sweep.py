@@ -1,0 +1,198 @@
+"""The command that searches for settings."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Group, Parameter
+from cyclopts.validators import Number
+from rich.console import Console
+
+from uqgan.cli.app import Json, Voice, Whole, app, print_json, show_rows
+from uqgan.cli.chosen import ConfigLists, changes, chosen_seeds
+from uqgan.cli.running import Place, check_outcome, outcome, percent, run_cells, show_outcome
+from uqgan.cli.work import Pictures
+
+if TYPE_CHECKING:
+    from uqgan.cells import Cell
+    from uqgan.sweeps import Space, Tried
+
+FOLDER = "sweeps"
+"""Folder of what sweeps found, within that of the runs."""
+AT_ONCE = 4
+"""Trials drawn at a time, if the number of workers is not given."""
+Varied = Annotated[
+    ConfigLists | None,  # type: ignore[valid-type]
+    Parameter(name="*", group=Group("Settings (values joined by commas; with --trials also ranges)")),
+]
+
+
+@app.command
+def sweep(
+    *,
+    task: str,
+    method: str = "uqgan",
+    seeds: str = "0",
+    by: str = "auroc",
+    trials: Annotated[Whole | None, Parameter(validator=Number(gte=1))] = None,
+    report: bool = False,
+    place: Place = Place(),
+    pictures: Pictures = Pictures(),
+    settings: Varied = None,
+    as_json: Json = False,
+    voice: Voice = Voice(),
+) -> None:
+    """Search for settings by validation scores, known and OoD: all combinations, or trials that learn from others.
+
+    Test sets are not looked at, unless --report asks for it once the settings are chosen: for runs with seeds of their
+    own, which the choice has not seen. The same command goes on after Ctrl-C or a kill. What was found is in
+    OUTPUT/sweeps.
+
+    Parameters
+    ----------
+    task
+        One of `uqgan tasks`, or own pictures.
+    method
+        One of `uqgan methods`.
+    seeds
+        Seeds such as 0-4 or 0,2; settings are chosen by the mean of their scores.
+    by
+        accuracy, auroc_sf, ece, auroc, aupr_in, aupr_out or fpr95_id_positive, where each OoD set weighs the same.
+    trials
+        Number of combinations to try, drawn by a tree-structured Parzen estimator (TPE) from values or from ranges such
+        as 0.1:0.9 or 1:128:log; needs optuna.
+    report
+        Train the chosen settings anew with as many other seeds, and test them.
+    as_json
+        Print what was found as JSON.
+    """
+    from uqgan.api import check_sections
+    from uqgan.sweeps import best, check_metric, space_of
+
+    check_sections(method, {})
+    space, numbers = space_of(changes(settings), task, method), chosen_seeds(seeds or "0")
+    search = Search(task, method, numbers, check_metric(by), place, pictures, voice)
+    tried = search.all_combinations(space) if trials is None else search.by_trials(space, trials)
+    chosen = best(tried, by)
+    cells = list(dict.fromkeys(cell for one in tried for cell in one.cells))
+    whole = all(row["state"] != "unfinished" for row in outcome(cells, place.output))
+    tested = search.report(chosen) if report and chosen and whole else []
+    found = search.written(space, tried, chosen, tested)
+    if as_json:
+        print_json(found)
+    else:
+        show(tried, chosen, by, tested)
+    check_outcome(outcome([*cells, *search.cells_of_report(chosen if tested else None)], place.output))
+
+
+@dataclass
+class Search:
+    """A search of one method on one task."""
+
+    task: str
+    method: str
+    seeds: list[int]
+    by: str
+    place: Place
+    pictures: Pictures
+    voice: Voice
+    began: float = field(default_factory=time.monotonic)
+
+    def all_combinations(self, space: "Space") -> list["Tried"]:
+        """Try every combination of the values."""
+        from uqgan.sweeps import combinations
+
+        return self.tried(list(combinations(space)))
+
+    def by_trials(self, space: "Space", n: int) -> list["Tried"]:
+        """Try n combinations, a few at a time, each few drawn by what came of those before."""
+        from uqgan.sweeps import Trials, gain
+
+        trials = Trials(space)
+        found: list[Tried] = []
+        while len(found) < n:
+            asked = trials.ask(min(self.place.size or AT_ONCE, n - len(found)))
+            few = self.tried([settings for _, settings in asked])
+            found += few
+            if any(row["state"] == "unfinished" for one in few for row in outcome(one.cells, self.place.output)):
+                break
+            for (trial, _), one in zip(asked, few, strict=True):
+                trials.tell(trial, gain(one, self.by) if one.scores.get(self.by) is not None else None)
+        return found
+
+    def tried(self, variants: Sequence[dict[str, Any]]) -> list["Tried"]:
+        """Run these settings with all seeds, and judge them by validation scores."""
+        from uqgan.sweeps import judged
+
+        cells = [self.cells(settings, self.seeds, validation=True) for settings in variants]
+        self.run([cell for each in cells for cell in each])
+        return [judged(settings, each, self.place.output) for settings, each in zip(variants, cells, strict=True)]
+
+    def report(self, chosen: "Tried") -> list[dict[str, Any]]:
+        """Train the chosen settings with seeds that the choice has not seen, and test them."""
+        cells = self.cells_of_report(chosen)
+        self.run(cells)
+        return outcome(cells, self.place.output)
+
+    def cells_of_report(self, chosen: "Tried | None") -> list["Cell"]:
+        first = max(self.seeds) + 1
+        seeds = list(range(first, first + len(self.seeds)))
+        return self.cells(chosen.settings, seeds, validation=False) if chosen else []
+
+    def cells(self, settings: dict[str, Any], seeds: Sequence[int], validation: bool) -> list["Cell"]:
+        from uqgan.cells import plan_cells
+
+        return plan_cells([self.task], [self.method], seeds, [settings], validation)
+
+    def run(self, cells: Sequence["Cell"]) -> None:
+        """Run cells in what is left of the time."""
+        minutes = self.place.max_minutes
+        left = None if minutes is None else max(1e-9, minutes - (time.monotonic() - self.began) / 60)
+        run_cells(list(dict.fromkeys(cells)), replace(self.place, max_minutes=left), self.pictures, self.voice)
+
+    def written(
+        self, space: "Space", tried: Sequence["Tried"], chosen: "Tried | None", tested: Sequence[dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Keep what was found as JSON."""
+        from uqgan.cells import title_of
+        from uqgan.files import write_json
+
+        found = {
+            "task": self.task,
+            "method": self.method,
+            "seeds": self.seeds,
+            "by": self.by,
+            "samples": "validation",
+            "tried": [{"settings": one.settings, "scores": one.scores or None} for one in tried],
+            "chosen": chosen.settings if chosen else None,
+            "tested": list(tested),
+        }
+        name = "+".join(setting.rpartition(".")[2] for setting in space)
+        file = self.place.output / FOLDER / f"{title_of(self.task)}-{self.method}-{name}.json"
+        write_json(file, found)
+        self.voice.say(f"wrote {file}")
+        return found
+
+
+def show(tried: Sequence["Tried"], chosen: "Tried | None", by: str, tested: Sequence[dict[str, Any]]) -> None:
+    """All settings with their validation scores, what was chosen, and its test scores if asked."""
+    from uqgan.paper import TITLES
+
+    rows = []
+    columns = {name: {str(each.settings[name]) for each in tried} for name in tried[0].settings}
+    for each in tried:
+        differing = {name: value for name, value in each.settings.items() if len(columns[name]) > 1}
+        settings = {name.rpartition(".")[2]: str(value) for name, value in differing.items()}
+        scores = {title: percent(each.scores.get(metric)) for metric, title in TITLES.items()}
+        rows.append(settings | scores | {"": "chosen" if each is chosen else "" if each.scores else "not done"})
+    show_rows(rows, as_json=False)
+    if not chosen:
+        return
+    out = Console(highlight=False)
+    words = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in chosen.settings.items())
+    best = percent(chosen.scores[by])
+    out.print(f"chosen by {TITLES[by]} {best} on validation samples: {words}", markup=False, soft_wrap=True)
+    if tested:
+        out.print("test samples, other seeds:", markup=False)
+        show_outcome(tested)

@@ -1,0 +1,124 @@
+"""What the paper found in its studies, each held against a curve of ours."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from uqgan.studies import Curve, Value
+
+CLOSE = 0.005
+"""Difference of scores that counts as none: seeds differ by as much."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A finding of the paper and how a curve stands to it."""
+
+    words: str
+    """What the paper says."""
+    agrees: bool
+    evidence: str
+    """What the curve says."""
+
+
+Check = Callable[[Curve], tuple[bool, str] | None]
+"""Whether a curve agrees, and its values; None if it lacks those that are needed."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper, and what it asks of a curve."""
+
+    study: str
+    words: str
+    check: Check
+    task: str = ""
+    """The only task that it is about; empty for all."""
+
+
+def findings(curve: Curve) -> list[Finding]:
+    """All findings of the paper about what a curve shows."""
+    found = []
+    for claim in CLAIMS:
+        if claim.study == curve.study and claim.task in ("", curve.task) and (said := claim.check(curve)):
+            found.append(Finding(claim.words, *said))
+    return found
+
+
+def at(value: Value, score: float) -> str:
+    return f"{100 * score:.2f} at {value:g}" if isinstance(value, int | float) else f"{value} {100 * score:.2f}"
+
+
+def best_within(low: float, high: float, curve: Curve) -> tuple[bool, str] | None:
+    """Whether a value from low to high has the best AUROC, or one that differs by no more than CLOSE."""
+    found = curve.means("auroc")
+    inside = {value: score for value, score in found.items() if low <= float(value) <= high}
+    if not inside or len(found) < 3:
+        return None
+    best, ours = max(found, key=found.__getitem__), max(inside, key=inside.__getitem__)
+    said = f"best AUROC {at(best, found[best])}" + ("" if best in inside else f", {at(ours, inside[ours])}")
+    return found[best] - inside[ours] <= CLOSE, said
+
+
+def worse_at(values: tuple[float, ...], curve: Curve) -> tuple[bool, str] | None:
+    """Whether the AUROC is lower at each of these values than at the best of all."""
+    found = curve.means("auroc")
+    if not set(values) <= set(found) or len(found) < 3:
+        return None
+    best = max(found, key=found.__getitem__)
+    said = ", ".join(at(value, found[value]) for value in values)
+    return all(found[best] - found[value] > CLOSE for value in values), f"AUROC {said}, best {at(best, found[best])}"
+
+
+def best_named(name: str, curve: Curve) -> tuple[bool, str] | None:
+    """Whether none has a better AUROC than this."""
+    found = curve.means("auroc")
+    if name not in found or len(found) < 2:
+        return None
+    said = ", ".join(at(value, score) for value, score in found.items())
+    return max(found.values()) - found[name] <= CLOSE, f"AUROC: {said}"
+
+
+def trend(metric: str, sign: int, methods: tuple[str, ...], curve: Curve) -> tuple[bool, str] | None:
+    """Whether a metric is higher (sign 1) or lower (-1) at the largest value than at the smallest."""
+    chosen = methods or curve.methods
+    found = {method: curve.means(metric, method) for method in chosen if method in curve.methods}
+    ends = {method: (each[min(each)], each[max(each)]) for method, each in found.items() if len(each) > 1}
+    if not ends:
+        return None
+    said = ", ".join(f"{method} {100 * first:.2f} → {100 * last:.2f}" for method, (first, last) in ends.items())
+    return all(sign * (last - first) > 0 for first, last in ends.values()), said
+
+
+def highest(metric: str, method: str, curve: Curve) -> tuple[bool, str] | None:
+    """Whether a method has the highest mean of a metric over all values."""
+    found = {each: list(curve.means(metric, each).values()) for each in curve.methods}
+    averages = {each: sum(scores) / len(scores) for each, scores in found.items() if scores}
+    if method not in averages or len(averages) < 2:
+        return None
+    said = ", ".join(f"{each} {100 * score:.2f}" for each, score in averages.items())
+    return max(averages.values()) - averages[method] <= CLOSE, f"mean over the values: {said}"
+
+
+CLAIMS = (
+    Claim("lambda-cl", "λ_cl = 2 is locally optimal", partial(best_within, 2, 2), "mnist"),
+    Claim("lambda-cl", "λ_cl = 4 is locally optimal", partial(best_within, 4, 4), "cifar10"),
+    Claim("lambda-cl", "a large λ_cl greatly decreases the scores", partial(worse_at, (128,))),
+    Claim("lambda-real", "λ_real from 0.5 to 0.6 is best", partial(best_within, 0.5, 0.6)),
+    Claim("lambda-real", "both extremes of λ_real greatly decrease the scores", partial(worse_at, (0.0, 1.0))),
+    Claim("latent-dim", "32 latent dimensions are best", partial(best_within, 32, 32), "mnist"),
+    Claim("latent-dim", "128 latent dimensions are best", partial(best_within, 128, 128), "cifar10"),
+    Claim("lambda-reg", "λ_reg = 32 is locally optimal", partial(best_within, 32, 32), "mnist"),
+    Claim("lambda-reg", "λ_reg from 1 to 2 is locally optimal", partial(best_within, 1, 2), "cifar10"),
+    Claim("lambda-reg", "without the regulariser the scores are comparatively bad", partial(worse_at, (0,)), "mnist"),
+    Claim("regulariser", "the log-angle loss performs best", partial(best_named, "angle")),
+    Claim(
+        "n-classes",
+        "more known classes give UQGAN and GEN a higher AUROC",
+        partial(trend, "auroc", 1, ("uqgan", "uqgan-mc", "gen-sensoy")),
+    ),
+    Claim("n-classes", "more known classes give all methods a lower accuracy", partial(trend, "accuracy", -1, ())),
+    Claim("n-classes", "UQGAN with MC-Dropout has the highest AUROC", partial(highest, "auroc", "uqgan-mc")),
+    Claim("n-classes", "UQGAN with MC-Dropout has the highest accuracy", partial(highest, "accuracy", "uqgan-mc")),
+)
+"""From the paper's section 4 and its appendix on parameters."""

@@ -1,0 +1,99 @@
+"""The curves of a study, as the paper draws them."""
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import cycle
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from uqgan.paper import TITLES
+from uqgan.plots import CLASS_COLOURS, DASHES, colour_of
+from uqgan.studies import N_CLASSES, STUDIES, Curve, Value
+
+LEFT = ("accuracy", "auroc", "aupr_out", "auroc_sf")
+RIGHT = ("aupr_in", "fpr95_id_positive", "ece")
+"""Metrics of both axes, as in the paper."""
+MARKERS = "osD^vPX"
+
+
+def study_figure(curve: Curve) -> Figure:
+    """All metrics of one method, or AUROC and accuracy of several."""
+    return methods_figure(curve) if len(curve.methods) > 1 or curve.study == N_CLASSES else metrics_figure(curve)
+
+
+def metrics_figure(curve: Curve) -> Figure:
+    """Metrics on two axes over the values; dots where there are several seeds, the lines are their means."""
+    figure = Figure((6.2, 3.3), layout="constrained")
+    left = figure.subplots()
+    right = left.twinx()
+    right.spines["right"].set_visible(True)
+    colours, markers = iter(CLASS_COLOURS), iter(MARKERS)
+    for axes, metrics, dash in ((left, LEFT, DASHES[0]), (right, RIGHT, DASHES[1])):
+        for metric in metrics:
+            _line(axes, curve, metric, curve.methods[0], TITLES[metric], (next(colours), next(markers), dash))
+        axes.set_ylabel(", ".join(TITLES[metric] for metric in metrics) + " in %", fontsize=7)
+    _values(left, curve)
+    left.grid(alpha=0.25, lw=0.5)
+    figure.legend(fontsize=7, ncols=7, loc="outside upper center", handlelength=2.6, columnspacing=1)
+    return figure
+
+
+def methods_figure(curve: Curve) -> Figure:
+    """AUROC and accuracy over the values, a line per method."""
+    figure = Figure((6.2, 2.9), layout="constrained")
+    panels = figure.subplots(1, 2)
+    for axes, metric in zip(panels, ("auroc", "accuracy"), strict=True):
+        for k, (method, dash) in enumerate(zip(curve.methods, cycle(DASHES), strict=False)):
+            label = method if metric == "auroc" else ""
+            _line(axes, curve, metric, method, label, (colour_of(k), MARKERS[k % len(MARKERS)], dash))
+        axes.set_ylabel(f"{TITLES[metric]} in %", fontsize=7)
+        axes.grid(alpha=0.25, lw=0.5)
+        _values(axes, curve)
+    figure.legend(fontsize=7, ncols=5, loc="outside upper center", handlelength=2.6)
+    return figure
+
+
+def _line(axes: Axes, curve: Curve, metric: str, method: str, label: str, look: tuple[str, str, object]) -> None:
+    """Means of a metric over the values; names in no order are not joined."""
+    place, (colour, marker, dash) = _places(curve), look
+    found = curve.means(metric, method)
+    x, y = [place(value) for value in found], [100 * score for score in found.values()]
+    joined = dash if STUDIES[curve.study].axis != "names" else "none"
+    axes.plot(x, y, color=colour, marker=marker, ms=3.5, lw=1.2, ls=joined, label=label)
+    if len(curve.seeds) > 1:
+        each = [point for point in curve.points if point.method == method and point.scores[metric] is not None]
+        scores = [100 * float(point.scores[metric] or 0) for point in each]
+        axes.plot([place(point.value) for point in each], scores, ".", color=colour, ms=2, alpha=0.6)
+
+
+def _places(curve: Curve) -> Callable[[Value], float]:
+    """Where values stand on the axis: at their logarithms, 0 one step before the smallest, or names one by one."""
+    axis, values = STUDIES[curve.study].axis, curve.values
+    if axis == "names":
+        return lambda value: float(values.index(value))
+    if axis == "linear":
+        return float
+    first = min((float(value) for value in values if float(value) > 0), default=1.0)
+    return lambda value: math.log2(float(value) or first / 2)
+
+
+def _values(axes: Axes, curve: Curve) -> None:
+    place, values = _places(curve), curve.values
+    axes.set_xticks([place(value) for value in values], [_words(value) for value in values])
+    axes.set_xlabel(STUDIES[curve.study].title)
+
+
+def _words(value: Value) -> str:
+    return value if isinstance(value, str) else f"{value:g}"
+
+
+def sizes_in_words(curve: Curve) -> Sequence[str]:
+    """Numbers of validation samples, a sentence for all values that have the same."""
+    found: dict[str, list[Value]] = {}
+    for point in curve.points:
+        words = ", ".join(f"{name} {size:,}" for name, size in point.sizes.items())
+        found.setdefault(words, []).append(point.value)
+    if len(found) == 1:
+        return list(found)
+    return [f"{', '.join(dict.fromkeys(map(_words, values)))}: {words}" for words, values in found.items()]
