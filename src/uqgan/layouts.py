@@ -13,6 +13,7 @@ from uqgan.reproduction import INCOMPARABLE, MISSING, Block, Cell, Column, Repro
 from uqgan.results import Result, set_title
 
 MARKS = {BETTER: " ▲", WORSE: " ▼"}
+VERDICTS = " ▲ better, ▼ worse than the paper by more than 2 of its standard deviations."
 NOTHING = "–"
 NAMED = 4
 """Columns in which a method is worse that are named; of more the number is told."""
@@ -61,7 +62,7 @@ def values_of(cells: list[Cell]) -> dict[str, tuple[Text, ...]]:
     texts = {
         PAPER: [Text(str(cell.paper) if cell.paper else NOTHING) for cell in cells],
         OURS: [Text(str(cell.ours) if cell.ours else NOTHING, cell.verdict, cell.best) for cell in cells],
-        DIFFERENCE: [Text(signed(cell.difference), cell.verdict) for cell in cells],
+        DIFFERENCE: [Text(signed(cell.difference) + MARKS.get(cell.verdict, ""), cell.verdict) for cell in cells],
     }
     return {who: tuple(row) for who, row in texts.items() if any(text.words != NOTHING for text in row)}
 
@@ -111,7 +112,7 @@ def explanations(found: Reproduction) -> list[str]:
         best = "the best of ours without outliers, and what cannot be told from it"
         said[0] += f" Bold: {best} by {', or by '.join(found.ties)}."
     if found.compared:
-        said[0] += " ▲ better, ▼ worse than the paper by more than 2 of its standard deviations."
+        said[0] += VERDICTS
     if found.lacking and found.compared:
         said.append(
             f"Ours are without {names_of(found.lacking)}. The paper's AUROC and FPR95 of several sets are worked out "
@@ -136,8 +137,6 @@ def markdown_table(found: Reproduction, block: Block) -> str:
     rows.append(["---"] * (len(head) - 1) + ["--:"] * (1 + len(block.columns)))
     for line in lines(found, block):
         cells = [f"**{text.words}**" if text.best else text.words for text in line.cells]
-        if line.who == DIFFERENCE:
-            cells = [text.words + MARKS.get(text.verdict, "") for text in line.cells]
         rows.append([line.method, *([line.who] if compared else []), line.seeds, *cells])
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
@@ -208,7 +207,7 @@ def to_csv(found: Reproduction) -> str:
 def to_latex(found: Reproduction) -> str:
     """Tables in the paper's layout, mean (standard deviation) with the best of ours in bold; needs booktabs."""
     parts = [latex_table(found, block) for block in found.blocks]
-    return "\n\n".join([*(f"% {each}" for each in sentences(found)), *parts]) + "\n"
+    return "\n\n".join([*(f"% {each.replace(VERDICTS, '')}" for each in sentences(found)), *parts]) + "\n"
 
 
 def latex_table(found: Reproduction, block: Block) -> str:
