@@ -8,6 +8,7 @@ from typing import Any
 
 import make_tables
 from make_causes import below, order
+from make_detection import detection
 from make_tables import joined, read, record, short, table
 from uqgan import paper
 from uqgan.layouts import (
@@ -100,7 +101,7 @@ def page(task: str) -> str:
         if lines(kept, block):
             parts += [f"## {block.title}", markdown_table(kept, block)]
     runs = runs_table(found)
-    return joined(*parts, f"## {RUNS}\n\n{runs}" if runs else "", again(task), comparison(task))
+    return joined(*parts, detection(found), f"## {RUNS}\n\n{runs}" if runs else "", again(task), comparison(task))
 
 
 def short_of_seeds(found: Reproduction) -> str:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
-from uqgan.acceleration import own_randomness
+from uqgan.acceleration import local_seed
 from uqgan.data.dataset import CHUNK, as_input
 from uqgan.data.tasks import Task
 from uqgan.errors import count
@@ -73,7 +73,7 @@ class Health:
     def measure(self, step: int) -> dict[str, float]:
         """Measurement with four digits, copied from the device at once; it does not affect training."""
         z, y = self.z.flatten(0, 1), self.y.flatten()
-        with own_randomness(y.device, self.seed * 1_000_003 + step):
+        with local_seed(y.device, self.seed * 1_000_003 + step):
             z_fake = self.G.eval()(y)
             on_real, on_fake = self.D(torch.cat([z, z_fake]), torch.cat([y, y])).view(2, -1, PER_CLASS).mean(2)
             decoded = torch.arange(len(y), device=y.device).view_as(self.y)[:, : self.n_decoded].flatten()
@@ -143,5 +143,5 @@ def warnings(rows: Rows, class_names: Sequence[str]) -> list[str]:
 
 def say_warnings(log: Log, class_names: Sequence[str]) -> None:
     """Print the warnings about the member that this log belongs to."""
-    for sentence in warnings(log.own_rows, class_names):
+    for sentence in warnings(log.member_rows, class_names):
         log.say(sentence)

@@ -98,7 +98,7 @@ class Log:
         return stage if self.member is None else f"{stage}.member-{self.member}"
 
     @property
-    def own_rows(self) -> list[dict[str, Any]]:
+    def member_rows(self) -> list[dict[str, Any]]:
         """The rows of this member, without its label."""
         rows = [row for row in self.rows if row.get("member") == self.member]
         return [{key: value for key, value in row.items() if key != "member"} for row in rows]

@@ -1,6 +1,7 @@
 """A run's folder: config.yaml, weights.safetensors, log.jsonl, seen.npz, calibration.npz, about.json.
 
-Once evaluated it has its scores in two files, once calibrated by hand decisions.json.
+Once evaluated it has its scores in two files, once calibrated by hand decisions.json, after joint detection its outcome
+and the raw scores of the validation samples.
 """
 
 import json
@@ -31,6 +32,9 @@ from uqgan.methods import METHODS, Predictor
 CONFIG, WEIGHTS, ABOUT, SCORES = "config.yaml", "weights.safetensors", "about.json", "scores.json"
 RAW_SCORES, SEEN = "raw_scores.npz", "seen.npz"
 CALIBRATION, DECISIONS = "calibration.npz", "decisions.json"
+RAW_VALIDATION, DETECTION = "raw_validation_scores.npz", "detection.json"
+OF_WEIGHTS = (SCORES, RAW_SCORES, RAW_VALIDATION, DETECTION)
+"""What was found out about the weights, and does not hold for others."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +149,11 @@ class Record:
         self.plan.write(folder)
         state = self.predictor.state_dict()
         weights = {key: tensor.cpu().clone(memory_format=torch.contiguous_format) for key, tensor in state.items()}
-        write_bytes(folder / WEIGHTS, save_tensors(weights))
+        data = save_tensors(weights)
+        if (folder / WEIGHTS).exists() and (folder / WEIGHTS).read_bytes() != data:
+            for name in OF_WEIGHTS:
+                (folder / name).unlink(missing_ok=True)
+        write_bytes(folder / WEIGHTS, data)
         write_text(folder / LOG, "".join(json.dumps(row) + "\n" for row in self.log))
         if self.seen:
             self.seen.write(folder / SEEN)
@@ -212,7 +220,7 @@ def remove_run(folder: Path) -> None:
     if not holds_run(folder):
         return
     Plan.read(folder)
-    for name in (ABOUT, SCORES, RAW_SCORES, CALIBRATION, DECISIONS, SEEN, WEIGHTS, LOG, CONFIG):
+    for name in (ABOUT, *OF_WEIGHTS, CALIBRATION, DECISIONS, SEEN, WEIGHTS, LOG, CONFIG):
         (folder / name).unlink(missing_ok=True)
     for name in (RESUME, "tensorboard"):
         shutil.rmtree(folder / name, ignore_errors=True)

@@ -34,6 +34,8 @@ class Prediction:
     """1 - Σ_y C̃(i|x,y), at least 0: unlike Eq. 4 it is 0 for every mixture of known classes (decision 0008)."""
     spread: Scores | None = None
     """Σ_y of the standard deviation of p̂(y|x) over the draws; None for a single draw."""
+    mean_entropy: Scores | None = None
+    """Mean over several draws of the entropy of p̂(y|x), by one-vs-all readings, for joint detection; else None."""
 
     @property
     def labels(self) -> Tensor:
@@ -58,7 +60,7 @@ class Prediction:
     @staticmethod
     def of_arrays(prefix: str, arrays: Mapping[str, Tensor]) -> "Prediction":
         found = {field.name: arrays.get(f"{prefix}/{field.name}") for field in fields(Prediction)}
-        if any(column is None for name, column in found.items() if name != "spread"):
+        if any(column is None for name, column in found.items() if name not in OF_SEVERAL_DRAWS):
             raise KeyError(prefix)
         return Prediction(**found)  # type: ignore[arg-type]
 
@@ -75,6 +77,8 @@ class Prediction:
         return Prediction(**joined)
 
 
+OF_SEVERAL_DRAWS = ("spread", "mean_entropy")
+"""Columns that a prediction may lack."""
 Reading = Callable[[DrawnLogits, Prior], Prediction]
 """Function that turns the logits of all draws into a prediction."""
 
@@ -125,6 +129,7 @@ def read_one_vs_all(logits: DrawnLogits, prior: Prior) -> Prediction:
         epistemic=epistemic(logits, prior).mean(0),
         foreignness=foreignness(logits).mean(0).clamp(min=0),
         spread=_spread(drawn),
+        mean_entropy=entropy(drawn).mean(0) if len(drawn) > 1 else None,
     )
 
 

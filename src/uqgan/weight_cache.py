@@ -81,7 +81,7 @@ def take(file: Path, net: nn.Module, log: Log) -> bool:
         return False
     log.seconds |= {log.label(name): value for name, value in seconds.items()}
     log.reused += [log.label(name) for name in seconds]
-    written = {(row["stage"], row["step"]) for row in log.own_rows}
+    written = {(row["stage"], row["step"]) for row in log.member_rows}
     for row in rows:
         if (row["stage"], row["step"]) not in written:
             log.write(row)
@@ -90,7 +90,7 @@ def take(file: Path, net: nn.Module, log: Log) -> bool:
 
 def keep(file: Path, net: nn.Module, log: Log, stage: str | None) -> None:
     """Write the network's weights with the rows and times of its training."""
-    rows = [row for row in log.own_rows if stage in (None, row["stage"])]
+    rows = [row for row in log.member_rows if stage in (None, row["stage"])]
     names = dict.fromkeys(row["stage"] for row in rows)
     seconds = {name: log.seconds[log.label(name)] for name in names if log.label(name) in log.seconds}
     weights = {key: tensor.cpu().contiguous() for key, tensor in net.state_dict().items()}

@@ -1,0 +1,183 @@
+"""Joint detection: is a sample classified correctly (TP), wrongly (FP), or is it out-of-distribution (OoD)?
+
+Gradient-boosted trees tell it from a method's uncertainty scores, with or without its class probabilities. They are
+fitted on validation samples, known and OoD, and tested on the test samples.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import joblib
+import numpy as np
+
+from uqgan.errors import UsageError
+from uqgan.evaluation import Outputs, raw_digest
+from uqgan.methods import METHODS, Method
+from uqgan.ranking import Floats, Indices
+from uqgan.uncertainty import Prediction, read_max_softmax, read_mutual_information, read_one_vs_all
+
+GROUPS = ("tp", "fp", "ood")
+"""Known and classified correctly, known and classified wrongly, of no known class."""
+KINDS = ("scores_and_probs", "scores")
+"""What the trees are given: uncertainty scores with the class probabilities, or alone."""
+TREES, DEPTH = 100, 5
+PAYS_FROM = 2_000
+"""Least number of samples to fit on for which a process of its own pays."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One fit: on the validation samples of a run, to be tested on its test samples."""
+
+    method: str
+    kind: str
+    validation: Outputs
+    test: Outputs
+    quick: bool = False
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Features of samples, and the part that each belongs to: 0 TP, 1 FP, from 2 on one OoD set each."""
+
+    x: Floats
+    part: Indices
+
+    @property
+    def group(self) -> Indices:
+        """0 TP, 1 FP, 2 OoD."""
+        return np.minimum(self.part, 2)
+
+
+def score_columns(method: Method) -> tuple[str, ...]:
+    """Uncertainty scores that tell a method's groups apart, as the paper takes them."""
+    draws = method.passes * method.members
+    if method.reading is read_one_vs_all:
+        return ("epistemic", "aleatoric") if draws == 1 else ("epistemic", "mean_entropy", "spread")
+    if method.reading is read_mutual_information:
+        return ("aleatoric", "epistemic")
+    return ("epistemic",) if draws == 1 else ("epistemic", "spread")
+
+
+def columns(method: Method, kind: str) -> tuple[str, ...]:
+    """Columns of a prediction that the trees are given; Max. Softmax has no score beside its probabilities."""
+    if kind == "scores":
+        return score_columns(method)
+    return ("probs",) if method.reading is read_max_softmax else ("probs", *score_columns(method))
+
+
+def holds(outputs: Outputs, method: Method) -> bool:
+    """Whether outputs have all columns that joint detection takes; raw scores of older versions may not."""
+    every = (outputs.test, *outputs.ood.values())
+    return all(getattr(each, name) is not None for each in every for name in score_columns(method))
+
+
+def features(prediction: Prediction, method: Method, kind: str) -> Floats:
+    """One row per sample."""
+    found = [getattr(prediction, name).double().numpy() for name in columns(method, kind)]
+    return np.column_stack(found)
+
+
+def samples_of(outputs: Outputs, method: Method, kind: str) -> Samples:
+    """Known samples, then those of each OoD set in their order."""
+    known = np.where(outputs.right.numpy(), 0, 1)
+    foreign = [np.full(len(each.probs), 2 + k) for k, each in enumerate(outputs.ood.values())]
+    x = [features(each, method, kind) for each in (outputs.test, *outputs.ood.values())]
+    return Samples(np.concatenate(x), np.concatenate([known, *foreign]))
+
+
+def weights(part: Indices) -> Floats:
+    """Weights that sum to 1 for each of the three groups, and within OoD to the same for every set."""
+    counts = np.bincount(part, minlength=3)
+    sets = max(1, int(np.count_nonzero(counts[2:])))
+    shares = np.where(np.arange(len(counts)) < 2, 1.0, 1 / sets) / np.maximum(counts, 1)
+    found: Floats = shares[part]
+    return found
+
+
+def fit_trees(samples: Samples, quick: bool) -> Any:
+    """Trees fitted on samples of all three groups; `quick` ones split at 255 quantiles of a feature only."""
+    from sklearn.ensemble import GradientBoostingClassifier, HistGradientBoostingClassifier
+
+    weight = weights(samples.part)
+    trees = GradientBoostingClassifier(n_estimators=TREES, max_depth=DEPTH, random_state=0)
+    if quick:
+        weight /= weight.mean()  # its leaves must have a least sum of weights
+        trees = HistGradientBoostingClassifier(
+            max_iter=TREES, max_depth=DEPTH, max_leaf_nodes=None, early_stopping=False, random_state=0
+        )
+    return trees.fit(samples.x, samples.group, sample_weight=weight)
+
+
+def model(quick: bool) -> dict[str, Any]:
+    """The trees in words, for records."""
+    name = "HistGradientBoostingClassifier" if quick else "GradientBoostingClassifier"
+    return {"name": name, "trees": TREES, "depth": DEPTH, "learning_rate": 0.1}
+
+
+def detect(job: Job) -> dict[str, Any]:
+    """Fit on validation samples, and say what becomes of the test samples."""
+    method = METHODS[job.method]
+    check(job.validation)
+    trees = fit_trees(samples_of(job.validation, method, job.kind), job.quick)
+    tested = samples_of(job.test, method, job.kind)
+    return {"features": list(columns(method, job.kind)), **outcome(trees.predict(tested.x), tested, list(job.test.ood))}
+
+
+def outcome(found: Indices, tested: Samples, sets: Sequence[str]) -> dict[str, Any]:
+    """Accuracy (recall) of each group, None where the test has none; how often each (row) is taken for which (column).
+
+    `sets` has the share of each OoD set that is taken for TP, FP and OoD, `ood_mean` the mean of what is found of them.
+    """
+    confusion = np.stack([np.bincount(found[tested.group == k], minlength=3) for k in range(3)])
+    totals = confusion.sum(1)
+    per_set = {}
+    for k, name in enumerate(sets, 2):
+        counts = np.bincount(found[tested.part == k], minlength=3)
+        per_set[name] = dict(zip(GROUPS, (counts / max(1, counts.sum())).tolist(), strict=True))
+    recalls = [float(confusion[k, k] / totals[k]) if totals[k] else None for k in range(3)]
+    return {
+        "per_class": dict(zip(GROUPS, recalls, strict=True)),
+        "accuracy": float(confusion.trace() / totals.sum()),
+        "confusion": confusion.tolist(),
+        "sets": per_set,
+        "ood_mean": float(np.mean([row["ood"] for row in per_set.values()])) if per_set else None,
+    }
+
+
+def check(validation: Outputs) -> None:
+    """Refuse validation samples without one of the three groups: there is nothing to learn it from."""
+    wrong, n = int((~validation.right).sum()), len(validation.y)
+    foreign = sum(len(each.probs) for each in validation.ood.values())
+    rule = "joint detection is fitted on samples of all three kinds"
+    if not foreign:
+        raise UsageError(f"validation: has no OoD samples, {rule} (train on a task with OoD sets)")
+    if wrong in (0, n):
+        found = "none is" if wrong == 0 else "all are"
+        raise UsageError(f"validation: of {n:,} known samples {found} classified wrongly, {rule} (take more samples)")
+
+
+def sizes(outputs: Outputs) -> dict[str, Any]:
+    """Number of samples of each kind."""
+    right = int(outputs.right.sum())
+    return {"tp": right, "fp": len(outputs.y) - right, "ood": {name: len(p.probs) for name, p in outputs.ood.items()}}
+
+
+def facts(validation: Outputs, test: Outputs) -> dict[str, Any]:
+    """What was fitted and tested on, with the digests of both predictions."""
+    return {
+        "fitted_on": sizes(validation),
+        "tested_on": sizes(test),
+        "raw_sha256": raw_digest(test),
+        "raw_validation_sha256": raw_digest(validation),
+    }
+
+
+def detect_all(jobs: Sequence[Job]) -> list[dict[str, Any]]:
+    """Outcome of each job, in their order; large ones share the cores of this machine."""
+    largest = max(
+        (sum(len(p.probs) for p in (job.validation.test, *job.validation.ood.values())) for job in jobs), default=0
+    )
+    processes = min(joblib.cpu_count(), len(jobs)) if largest >= PAYS_FROM else 1
+    return list(joblib.Parallel(n_jobs=processes)(joblib.delayed(detect)(job) for job in jobs))

@@ -1,0 +1,92 @@
+"""Tables of joint detection: what runs of a task find, beside the paper's values where it has them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from uqgan import paper
+from uqgan.detection import GROUPS, KINDS
+from uqgan.layouts import DIFFERENCE, MARKS, Line, Text, values_of
+from uqgan.methods import METHODS
+from uqgan.reproduction import Cell, Ours
+
+Record = Mapping[str, Any]
+"""Outcome of joint detection for one run, as `uqgan detect` keeps it."""
+TITLES = {"tp": "TP", "fp": "FP", "ood": "OoD"}
+WORDS = {"scores_and_probs": "scores and probabilities", "scores": "scores only"}
+COLUMNS = tuple((kind, group) for kind in KINDS for group in GROUPS)
+"""Columns in the paper's order."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Records of one method, with the same settings but for the seed."""
+
+    method: str
+    title: str
+    records: tuple[Record, ...]
+
+
+def table_lines(task: str, rows: Sequence[Row]) -> list[Line]:
+    """Lines of each row: the paper's, ours and the difference, with a verdict where both had the same OoD sets."""
+    made = []
+    for row in rows:
+        cells = [cell_of(task, row, kind, group) for kind, group in COLUMNS]
+        same = all(set(record["tested_on"]["ood"]) == set(paper.sizes(task)) for record in row.records)
+        title = row.title
+        for who, texts in values_of(cells).items():
+            shown = texts if same else tuple(replace(text, verdict="") for text in texts)
+            made.append(Line(title, who, str(len(row.records)) if who == "ours" else "", shown))
+            title = ""
+    return made
+
+
+def cell_of(task: str, row: Row, kind: str, group: str) -> Cell:
+    """Accuracy on a group, in percent; a run whose test has none of it is left out."""
+    found = [record[kind]["per_class"][group] for record in row.records]
+    values = tuple(100 * value for value in found if value is not None)
+    return Cell(group, paper.detection_value(task, row.method, kind, group), Ours(values) if values else None)
+
+
+def rows_of_methods(task: str, records: Sequence[Record]) -> list[Row]:
+    """A row for each method of the paper's table, and for others that have records, in the order of METHODS."""
+    rows = []
+    for name, method in METHODS.items():
+        own = tuple(record for record in records if record["method"] == name)
+        if own or paper.detection_value(task, name, *COLUMNS[0]):
+            rows.append(Row(name, method.title, own))
+    return rows
+
+
+def header() -> list[str]:
+    return [f"{TITLES[group]}, {WORDS[kind]}" for kind, group in COLUMNS]
+
+
+def markdown(task: str, rows: Sequence[Row]) -> str:
+    """The table as Markdown."""
+    lines = [["method", "from", "seeds", *header()], ["---", "---", *["--:"] * (1 + len(COLUMNS))]]
+    lines += [[line.method, line.who, line.seeds, *map(spelled(line), line.cells)] for line in table_lines(task, rows)]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def spelled(line: Line) -> Any:
+    """How a cell of this line is written: a difference with its verdict."""
+
+    def words(text: Text) -> str:
+        return text.words + (MARKS.get(text.verdict, "") if line.who == DIFFERENCE else "")
+
+    return words
+
+
+def confusion_markdown(records: Sequence[Record], kind: str) -> str:
+    """Share of each group (row) that is taken for which (column), in percent: the mean over the runs."""
+    lines = [["", *(f"taken for {TITLES[group]}" for group in GROUPS)], ["---", "--:", "--:", "--:"]]
+    for k, group in enumerate(GROUPS):
+        shares = [
+            [n / sum(one[kind]["confusion"][k]) for n in one[kind]["confusion"][k]]
+            for one in records
+            if sum(one[kind]["confusion"][k])
+        ]
+        means = [f"{100 * sum(column) / len(shares):.2f}" for column in zip(*shares, strict=True)] or ["–"] * 3
+        lines.append([TITLES[group], *means])
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
