@@ -17,7 +17,8 @@ import pytest
 from PIL import Image
 
 from uqgan.data import decode as decoding
-from uqgan.data.decode import Encoded, Look, Outcome, decode, decode_all
+from uqgan.data.decode import Encoded, Outcome, decode, decode_all
+from uqgan.data.look import Look
 from uqgan.errors import UsageError
 
 LOOK = Look(size=8, channels=3)

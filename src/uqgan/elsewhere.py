@@ -2,8 +2,11 @@
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from uqgan.data.dataset import Decoded
 from uqgan.data.folder import shown
@@ -63,14 +66,30 @@ def check_same_data(plan: Plan, task: Task) -> None:
         )
 
 
+def is_gone(record: Record) -> bool:
+    """Whether the run's own data were a folder or a file that is not there any more."""
+    place = Path(record.plan.task)
+    return is_user_data(record.plan.task) and place.is_absolute() and not place.exists()
+
+
+def without_known(record: Record, ood: Mapping[str, Any]) -> tuple[Task, Facts]:
+    """Task of OoD sets alone, for a run whose own data are gone and that kept its predictions of them."""
+    plan, inputs = record.plan, inputs_of(record)
+    nothing = Decoded(torch.empty(0, *plan.shape), torch.empty(0, dtype=torch.long), plan.class_names)
+    sets = _foreign(ood, inputs)
+    task = other_task(plan.task, shown(Path(Path(plan.task).name)), inputs, nothing, sets)
+    note = f"task = {shown(Path(plan.task))}: is not there any more; its pictures are as the run last scored them"
+    notes = [note, *(sentence for each in sets.values() for sentence in each.notes)]
+    places = {name: word(source) for name, source in ood.items()}
+    return replace(task, notes=tuple(notes)), {"test": plan.task, "ood": places, "notes": notes}
+
+
 def elsewhere(
     record: Record, current: Callable[[], Task], test: Any = None, ood: Mapping[str, Any] | None = None
 ) -> tuple[Task, Facts]:
     """Task of other pictures: a folder or arrays (x, y), and OoD sets by name; without `test`, those of `current`."""
     inputs, ood = inputs_of(record), {} if ood is None else ood
-    if not isinstance(ood, Mapping):
-        raise UsageError(f"ood = {brief(ood)}: must be a dict of folders or arrays by name")
-    sets = {name: unseen(foreign_pictures(name, source, inputs), f"ood/{name}", inputs) for name, source in ood.items()}
+    sets = _foreign(ood, inputs)
     inside: dict[str, Decoded] = {}
     if test is None:
         try:
@@ -87,6 +106,13 @@ def elsewhere(
     task = other_task(record.plan.task, title, inputs, known, inside | sets)
     places = dict.fromkeys(inside, word(test)) | {name: word(source) for name, source in ood.items()}
     return task, {"test": record.plan.task if test is None else word(test), "ood": places, "notes": list(task.notes)}
+
+
+def _foreign(ood: Mapping[str, Any], inputs: Inputs) -> dict[str, Decoded]:
+    """OoD sets by name, without what the run has seen."""
+    if not isinstance(ood, Mapping):
+        raise UsageError(f"ood = {brief(ood)}: must be a dict of folders or arrays by name")
+    return {name: unseen(foreign_pictures(name, source, inputs), f"ood/{name}", inputs) for name, source in ood.items()}
 
 
 def word(source: Any) -> str:

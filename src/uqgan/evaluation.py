@@ -1,7 +1,7 @@
 """Metrics of a trained method on a task, per OoD set and for all sets together."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,11 +58,12 @@ class Outputs:
 def predict_task(predictor: Predictor, task: Task, seed: int, validation: bool = False) -> Outputs:
     """Predictions for the test samples, or those of validation; the seed fixes the draws of stochastic methods."""
     known, ood = (task.validation, task.ood_validation) if validation else (task.test, task.ood)
-    return Outputs(
-        y=known.y.cpu(),
-        test=predictor.predict(known.x, seed).cpu(),
-        ood={name: predictor.predict(x, seed + k).cpu() for k, (name, x) in enumerate(ood.items(), 1)},
-    )
+    return Outputs(known.y.cpu(), predictor.predict(known.x, seed).cpu(), predict_foreign(predictor, ood, seed))
+
+
+def predict_foreign(predictor: Predictor, ood: Mapping[str, Tensor], seed: int) -> dict[str, Prediction]:
+    """Predictions for OoD sets by name, each with draws of its own."""
+    return {name: predictor.predict(x, seed + k).cpu() for k, (name, x) in enumerate(ood.items(), 1)}
 
 
 def calibrate(predictor: Predictor, task: Task, seed: int) -> Calibration:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,9 @@ from uqgan.config import suggest
 from uqgan.data.inputs import as_samples
 from uqgan.data.tasks import Task
 from uqgan.decisions import Calibration, Decisions, Drift, Rule, check_rule, decide, drift
-from uqgan.elsewhere import Facts, current_task, elsewhere
+from uqgan.elsewhere import Facts, current_task, elsewhere, is_gone, without_known
 from uqgan.errors import UsageError
-from uqgan.evaluation import Outputs, calibrate, evaluate, predict_task, rates, tempered
+from uqgan.evaluation import Outputs, calibrate, evaluate, predict_foreign, predict_task, rates, tempered
 from uqgan.runs import CALIBRATION, DECISIONS, RAW_SCORES, Record, write_scores
 from uqgan.samples import as_path, brief, check_seed, checked_samples, whole
 from uqgan.uncertainty import WITH_FOREIGNNESS, Prediction
@@ -40,6 +41,8 @@ class Run:
         """The run with the data of its task, where this one is tested on other pictures."""
         self._test_set: Facts | None = None
         """Facts about the test set, where it is not that of the task."""
+        self._kept: Outputs | None = None
+        """Saved predictions for the test set of the task, where its data are gone."""
 
     def __repr__(self) -> str:
         plan = self.record.plan
@@ -64,8 +67,18 @@ class Run:
         Pictures that were used for training, validation or calibration are left out.
         """
         other = copy(self)
+        if test is None and self._task is None and (kept := self._of_gone_data()):
+            other._kept = replace(kept, ood={}) if ood else kept
+            other._task, other._test_set = without_known(self.record, ood or {})
+            return other
         other._task, other._test_set = elsewhere(self.record, lambda: self.task, test, ood)
         return other
+
+    def _of_gone_data(self) -> Outputs | None:
+        """Predictions for its own test set, if it kept them and the data are not there any more."""
+        folder = self.record.folder
+        kept = folder and is_gone(self.record) and (folder / RAW_SCORES).exists()
+        return Outputs.read(folder / RAW_SCORES) if folder and kept else None
 
     def predict(self, x: Samples, seed: int | None = 0, member: int | None = None) -> Prediction:
         """Classes and uncertainties of images (uint8, or floats in [0, 1]), points, files, or Pillow images.
@@ -86,6 +99,11 @@ class Run:
 
     def outputs(self, validation: bool = False) -> Outputs:
         """Predictions for all test samples of the task, or for those of validation."""
+        if self._task is None and not validation and self._of_gone_data():
+            return self.on().outputs()
+        if self._kept and not validation:
+            foreign = predict_foreign(self.record.predictor, self.task.ood, self.record.plan.seed)
+            return replace(self._kept, ood=self._kept.ood | foreign)
         if validation and not len(self.task.validation):
             raise UsageError("validation: no samples of it are there (the run's own data have them)")
         return predict_task(self.record.predictor, self.task, self.record.plan.seed, validation)
@@ -103,7 +121,7 @@ class Run:
         With `validation` the samples are neither from training nor from the test sets, as needed to choose settings.
         `outputs` are earlier predictions. `test` and `ood` are other pictures, as for `on`.
         """
-        if test is not None or ood:
+        if test is not None or ood or (self._task is None and not validation and self._of_gone_data()):
             return self.on(test, ood).evaluate(resamples, validation, outputs)
         resamples = whole(resamples, "resamples", 0, MOST_RESAMPLES)
         if not isinstance(outputs, Outputs | None):

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from uqgan.data.decode import Look, as_seen
+from uqgan.data.look import Look, as_seen
 from uqgan.errors import UsageError, count
 from uqgan.samples import as_tensor
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from uqgan.data.dataset import Decoded, Say
-from uqgan.data.decode import Look
+from uqgan.data.look import Look
 from uqgan.errors import RunFailed
 from uqgan.files import cache_folder, locked, sha256, write_text, written
 

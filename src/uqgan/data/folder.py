@@ -13,7 +13,8 @@ import numpy as np
 
 from uqgan.data.cache import cached
 from uqgan.data.dataset import Decoded, Say, refuse_broken, without_rows
-from uqgan.data.decode import Broken, Encoded, Look, bytes_of, decode_all, describe
+from uqgan.data.decode import Encoded, decode_all
+from uqgan.data.look import Broken, Look, bytes_of, describe
 from uqgan.errors import UsageError, count
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")

@@ -11,19 +11,9 @@ from typing import IO, Any
 import joblib
 import numpy as np
 
-from uqgan.data.decode import (
-    BYTES_PER_COST,
-    PARALLEL_FROM,
-    PROCESSES,
-    Broken,
-    Encoded,
-    Look,
-    as_seen,
-    decode_all,
-    pixels,
-    without_pillow_limit,
-)
+from uqgan.data.decode import BYTES_PER_COST, PARALLEL_FROM, PROCESSES, Encoded, decode_all
 from uqgan.data.folder import ENDINGS, shown
+from uqgan.data.look import Broken, Look, as_seen, pixels, without_pillow_limit
 from uqgan.errors import UsageError
 
 ENDINGS_IN_WORDS = "png, jpg, webp or bmp"

@@ -14,9 +14,9 @@ from torch import Tensor
 from uqgan.data.arrays import as_pictures, resized
 from uqgan.data.cache import content_of
 from uqgan.data.dataset import Dataset, Decoded, Say, silent
-from uqgan.data.decode import Look
 from uqgan.data.duplicates import fingerprints
 from uqgan.data.folder import NAMED, Listing, folders_in, levels_in, load_listing, pictures_in, shown
+from uqgan.data.look import Look
 from uqgan.data.seen import USED, Seen, rows_of
 from uqgan.data.splits import Task
 from uqgan.errors import UsageError

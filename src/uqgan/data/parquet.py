@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from uqgan.data.decode import Encoded, Look, decode
+from uqgan.data.decode import Encoded, decode
+from uqgan.data.look import Look
 from uqgan.errors import UsageError, count
 
 BATCH = 1024

@@ -10,7 +10,8 @@ import torch
 
 from uqgan.data.cache import cached, content_of
 from uqgan.data.dataset import Decoded, Say, refuse_broken, silent, without_rows
-from uqgan.data.decode import Look, decode_all
+from uqgan.data.decode import decode_all
+from uqgan.data.look import Look
 from uqgan.data.parquet import count_rows, read_labels, read_pictures
 from uqgan.data.sources import REPOSITORIES, files_of, splits_of
 from uqgan.errors import count

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from uqgan.data.decode import Look
+from uqgan.data.look import Look
 from uqgan.data.parquet import count_rows
 from uqgan.errors import UsageError
 from uqgan.files import cache_folder

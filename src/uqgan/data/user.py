@@ -25,9 +25,9 @@ from uqgan.data.arrays import (
 )
 from uqgan.data.cache import content_of
 from uqgan.data.dataset import Dataset, Decoded, Say, refuse_broken, split_indices
-from uqgan.data.decode import GREY, Broken, Look, as_seen
 from uqgan.data.duplicates import conflict_notes, duplicates_note, first_copies, in_several_classes
 from uqgan.data.folder import NAMED, SAMPLE, Listing, load_listing, read_layout, shown, usual_look
+from uqgan.data.look import GREY, Broken, Look, as_seen
 from uqgan.data.seen import file_names
 from uqgan.data.splits import VALIDATION_SHARE, Task, class_warnings, cut_by_class, cut_ood
 from uqgan.errors import UsageError, count
@@ -162,8 +162,8 @@ def user_task(
     whole, names = parts["train"], parts["train"].class_names
     counts = whole.y.bincount(minlength=len(names)).tolist()
     fewest = names[counts.index(min(counts))]
+    why = f" ({duplicates[0]})" if duplicates else ""
     if min(counts) < LEAST_PER_CLASS:
-        why = f" ({duplicates[0]})" if duplicates else ""
         has = f"class {fewest} has {count(min(counts), 'picture')}"
         raise UsageError(f"{title}: {has}: must have at least {LEAST_PER_CLASS}{why}")
     train = Dataset(whole.x, whole.y)
@@ -180,7 +180,7 @@ def user_task(
     first, second = cut_by_class(held_out.y, 0.5, seed + 1)
     for level, data in (("val", first), ("test", test.y)):
         if not len(data):
-            raise UsageError(f"{title}: {level}/ has too few pictures: must have at least 2 of a class")
+            raise UsageError(f"{title}: {level}/ has too few pictures: must have at least 2 of a class{why}")
     tested = {key: split_indices(len(x), OOD_TEST_SHARE if len(x) > 1 else 1.0, seed + 4) for key, x in ood.items()}
     outliers, ood_validation = cut_ood({key: ood[key][rest] for key, (rest, _) in tested.items()}, seed)
     task = Task(
