@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from uqgan import acceleration
-from uqgan.acceleration import Compiled, accelerate, adam, compiled, overlapped, own_randomness, prepare
+from uqgan.acceleration import Compiled, accelerate, adam, compiled, local_seed, overlapped, prepare
 from uqgan.config import parse
 from uqgan.data.dataset import equal_chunks
 from uqgan.methods import METHODS
@@ -221,21 +221,21 @@ def test_a_copy_of_a_prepared_network_is_a_network_of_its_own() -> None:
     assert not (net(x) == 0).all()
 
 
-def test_own_randomness_repeats_and_leaves_no_trace() -> None:
+def test_local_seed_repeats_and_leaves_no_trace() -> None:
     before = torch.get_rng_state()
-    with own_randomness(CPU, 3):
+    with local_seed(CPU, 3):
         first = torch.rand(4)
-    with own_randomness(CPU, 3):
+    with local_seed(CPU, 3):
         assert torch.equal(torch.rand(4), first)
     assert torch.equal(torch.get_rng_state(), before)
-    with own_randomness(CPU, None):
+    with local_seed(CPU, None):
         torch.rand(1)
     assert not torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("sizes", [[8, 64, 64, 8, 64], [64, 64, 8, 64]])
 def test_only_the_largest_batch_is_compiled(sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acceleration, "compile_often", lambda step: lambda x: step(x) + 100)
+    monkeypatch.setattr(acceleration, "compile_without_limit", lambda step: lambda x: step(x) + 100)
     fast = Compiled(len, print)
     found = [fast(torch.zeros(size, 2)) for size in sizes]
     largest = [max(sizes[: k + 1]) for k in range(len(sizes))]
@@ -248,7 +248,7 @@ def test_what_cannot_be_compiled_runs_as_it_is_and_says_so_once(monkeypatch: pyt
     def fails(*_: object) -> None:
         raise TorchDynamoException("no compiler\nhere")
 
-    monkeypatch.setattr(acceleration, "compile_often", lambda _: fails)
+    monkeypatch.setattr(acceleration, "compile_without_limit", lambda _: fails)
     said: list[str] = []
     fast = Compiled(len, said.append)
     assert [fast(torch.zeros(3)), fast(torch.zeros(3))] == [3, 3]

@@ -150,6 +150,17 @@ def test_pictures_are_copied_by_decision(cli: Cli, folder: Path, photos: Path, t
     assert len(list(photos.iterdir())) == 60
 
 
+def test_a_file_whose_name_is_no_text_is_copied_under_it(cli: Cli, folder: Path, photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    odd = tmp_path / "in" / os.fsdecode(b"b\xff.png")
+    odd.write_bytes((photos / "noise-00.png").read_bytes())
+    words = ("predict", folder, tmp_path / "in", "-o", tmp_path / "o.csv", "--copy-to", tmp_path / "out")
+    assert cli(*words)[0] == 0
+    (copied,) = (each for each in (tmp_path / "out").rglob("*") if each.is_file())
+    assert (copied.name, copied.read_bytes()) == (odd.name, odd.read_bytes())
+    assert rows_in(tmp_path / "o.csv")[0]["path"].endswith("b\ufffd.png")
+
+
 class Images(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
@@ -173,7 +184,7 @@ def test_a_page_shows_pictures_of_each_decision_alone(cli: Cli, folder: Path, ph
     assert "&lt;b&gt;&amp;.png" in text
     assert "<b>&.png" not in text
     for row in rows_in(tmp_path / "o.csv")[:-1]:
-        assert Path(row["path"]).name in text
+        assert "/".join(Path(row["path"]).parts[-2:]) in text, "the name and that of its folder"
 
 
 def test_the_page_names_what_could_not_be_read_and_says_why_nothing_flagged_is_ambiguous(
@@ -348,6 +359,11 @@ def test_ctrl_c_finishes_the_chunk_and_says_how_to_go_on(folder: Path, photos: P
     assert done.returncode == 130
     assert "32 of 60 pictures kept; the same command with --resume goes on" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_resume_says_so_where_nothing_was_kept(cli: Cli, folder: Path, photos: Path, tmp_path: Path) -> None:
+    status, _, err = cli("predict", folder, photos, "-o", tmp_path / "o.csv", "--resume")
+    assert (status, "o.csv.part: nothing was kept there, so this begins with the first picture" in err) == (0, True)
 
 
 def test_other_pictures_are_not_gone_on_with(cli: Cli, folder: Path, photos: Path, tmp_path: Path) -> None:

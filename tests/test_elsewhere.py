@@ -204,14 +204,29 @@ def test_an_older_run_refuses_changed_data_in_a_sentence(place: Path) -> None:
 
 def test_a_folder_that_is_gone_is_said_with_what_to_do(place: Path, cli: Cli) -> None:
     shutil.rmtree(place / "photos")
-    status, _, err = cli("evaluate", place / "run")
-    assert status == 2
-    assert "photos: is not there any more (test the run on other pictures: --test FOLDER" in err
     write_folder(place / "sky", ("a",), n=3)
-    status, _, err = cli("evaluate", place / "run", "--ood", f"sky={place / 'sky'}")
-    assert status == 2
-    assert "ood: needs pictures of known classes beside it, but task = " in err
-    assert err.count("\n") == 1
+    foreign = ("--ood", f"sky={place / 'sky'}")
+    gone = "photos: is not there any more (test the run on other pictures: --test FOLDER"
+    for words in (("evaluate", "--validation"), ("evaluate",), ("evaluate", *foreign), ("report",)):
+        status, _, err = cli(words[0], place / "run", *words[1:])
+        assert (status, gone in err, err.count("\n")) == (2, True, 1)
+
+
+def test_a_run_whose_data_are_gone_is_scored_by_the_predictions_that_it_kept(place: Path, cli: Cli) -> None:
+    write_folder(place / "sky", ("a",), n=3)
+    foreign = ("--ood", f"sky={place / 'sky'}")
+    whole, beside_foreign = (json.loads(cli("evaluate", place / "run", "--json", *more)[1]) for more in ((), foreign))
+    kept = (place / "run" / "scores.json").read_bytes()
+    shutil.rmtree(place / "photos")
+    status, out, err = cli("evaluate", place / "run", "--json")
+    assert (status, "its pictures are as the run last scored them" in err) == (0, True)
+    status, second, _ = cli("evaluate", place / "run", "--json", *foreign)
+    assert status == 0
+    for before, now in ((whole, json.loads(out)), (beside_foreign, json.loads(second))):
+        assert now | {"test_set": None} == before | {"test_set": None}
+    assert (place / "run" / "scores.json").read_bytes() == kept
+    status, _, err = cli("report", place / "run", *foreign, "-o", place / "r.html")
+    assert (status, "its test pictures, which a report shows, are not there any more" in err) == (2, True)
 
 
 # Other pictures

@@ -16,7 +16,7 @@ from PIL import Image
 
 from pictures import Cli, encoded, picture, write_folder
 from uqgan.data.checks import fingerprints
-from uqgan.data.decode import Look, pixels
+from uqgan.data.look import Look, pixels
 from uqgan.data.tasks import load_task
 from uqgan.data.user import chosen_size
 
@@ -86,6 +86,16 @@ def test_an_empty_level_is_refused(photos: Path, cli: Cli, level: str) -> None:
     (photos / level / "cat").mkdir(parents=True)
     status, _, err = show(cli, photos)
     assert (status, f"{level}/ has too few pictures: must have at least 2 of a class" in err) == (2, True)
+
+
+def test_a_level_of_nothing_but_duplicates_is_refused_with_the_reason(photos: Path, cli: Cli) -> None:
+    for level in ("test", "val"):
+        (photos / level / "cat").mkdir(parents=True)
+        for file in list((photos / "cat").iterdir())[:3]:
+            (photos / level / "cat" / file.name).write_bytes(file.read_bytes())
+    status, _, err = show(cli, photos)
+    assert status == 2
+    assert "val/ has too few pictures: must have at least 2 of a class (pictures for training left out: " in err
 
 
 def test_a_copy_of_a_picture_is_in_no_second_part(photos: Path) -> None:

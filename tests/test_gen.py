@@ -20,7 +20,7 @@ from uqgan.errors import UsageError
 from uqgan.log import Log
 from uqgan.losses import dirichlet_kl, standard_normal_kl, wrong_evidence_loss
 from uqgan.methods import METHODS, confident, gen
-from uqgan.methods.gen import KL_FACTOR, JointTraining, Rivals, fit, networks
+from uqgan.methods.gen import KL_FACTOR, AuxiliaryNetworks, JointTraining, fit, networks
 from uqgan.models.gen import code_discriminator, image_discriminator, make_autoencoder
 from uqgan.uncertainty import LINEAR_FROM, concentration, evidence, read_dirichlet
 
@@ -32,7 +32,7 @@ def n_weights(net: nn.Module) -> int:
 @pytest.fixture
 def joint() -> JointTraining:
     config = load_config("moons", overrides={"gen": {"dim": 3, "autoencoder_steps": 2}})
-    return JointTraining(networks((2,), 3, config, 0.0, None), Rivals((2,), config.gen), config, print)
+    return JointTraining(networks((2,), 3, config, 0.0, None), AuxiliaryNetworks((2,), config.gen), config, print)
 
 
 @pytest.mark.parametrize(
@@ -46,8 +46,8 @@ def joint() -> JointTraining:
 def test_the_networks_have_the_sizes_of_the_rerun(
     shape: tuple[int, ...], dim: int, of_autoencoder: int, of_generator: int, of_codes: int, of_images: int
 ) -> None:
-    rivals = Rivals(shape, parse({"gen": {"dim": dim}}).gen)
-    found = [n_weights(net) for net in (rivals.A, rivals.G, rivals.D_code, rivals.D_image)]
+    auxiliary = AuxiliaryNetworks(shape, parse({"gen": {"dim": dim}}).gen)
+    found = [n_weights(net) for net in (auxiliary.A, auxiliary.G, auxiliary.D_code, auxiliary.D_image)]
     assert found == [of_autoencoder, of_generator, of_codes, of_images]
 
 

@@ -9,8 +9,8 @@ import torch
 
 import uqgan
 from pictures import picture, write_folder
-from uqgan.data.decode import Look, pixels
 from uqgan.data.folder import read_layout
+from uqgan.data.look import Look, pixels
 from uqgan.data.tasks import Task, load_task
 from uqgan.errors import UsageError, count
 

@@ -22,8 +22,9 @@ from pictures import encoded, picture, write_folder
 from test_contract import QUICK, same, small_task
 from uqgan.config import load_config
 from uqgan.data import inputs
-from uqgan.data.decode import Look, Outcome, decode, decoding
+from uqgan.data.decode import Outcome, decode, decoding
 from uqgan.data.inputs import Sources, as_samples, batches_of, look_of, processes_for
+from uqgan.data.look import Look
 from uqgan.errors import UsageError
 from uqgan.run import Run
 from uqgan.scoring import PIECE, Summary, chunk_size, columns_of, numbers, rows_of, score, threads_beside

@@ -20,8 +20,8 @@ from PIL import Image
 from pictures import REAL, encoded, picture, write_random_set, write_set
 from uqgan.data import sources
 from uqgan.data.checks import fingerprints
-from uqgan.data.decode import Look, pixels
 from uqgan.data.fetch import fetch, origin
+from uqgan.data.look import Look, pixels
 from uqgan.data.sets import load_part, load_split
 from uqgan.data.sources import REPOSITORIES, data_root, rows_of
 from uqgan.errors import RunFailed, UsageError

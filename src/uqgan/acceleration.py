@@ -1,12 +1,12 @@
-"""Where a step runs fast: device, bf16, channels-last, compiled objectives, and one CUDA graph per iteration.
+"""Acceleration of training steps: device, bf16, channels-last, compiled objectives, one CUDA graph per iteration.
 
-A recipe stays as it is. Its networks are prepared in place, its objectives and its step are wrapped:
+A recipe need not know of it. Its networks are prepared in place, its objectives and its step are wrapped:
 
-- convolutional networks run channels-last, and in bf16 where the hardware has it; what they give back is float32,
-  so losses, readings and the gradient penalty are;
-- on CUDA an objective is compiled with the networks in it, forward and backward;
-- on CUDA the step is captured as one graph (`cuda_graph`). Two parts of it of which neither writes what the other
-  reads may stand side by side in the graph.
+- convolutional networks run channels-last, and in bf16 where the hardware supports it; their outputs are float32, and
+  so are losses, readings and the gradient penalty;
+- on CUDA an objective is compiled together with its networks, forward and backward;
+- on CUDA the step is captured as one graph (`cuda_graph`). Two phases may run concurrently in the graph if neither
+  writes what the other reads.
 """
 
 import ctypes
@@ -34,7 +34,7 @@ COMPILER = "torch._dynamo"
 
 
 def choose_device(name: str | torch.device = "auto") -> torch.device:
-    """Device by name; `auto` takes the fastest available."""
+    """Device by name; `auto` is the fastest one available."""
     name = str(name)
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
@@ -55,8 +55,8 @@ def choose_device(name: str | torch.device = "auto") -> torch.device:
 
 
 @contextmanager
-def own_randomness(device: torch.device, seed: int | None) -> Iterator[None]:
-    """Seed the random draws inside the block and restore the state after it; None changes nothing."""
+def local_seed(device: torch.device, seed: int | None) -> Iterator[None]:
+    """Seed the random number generators within the block, and restore their state afterwards; None changes nothing."""
     if seed is None:
         yield
         return
@@ -71,9 +71,9 @@ def own_randomness(device: torch.device, seed: int | None) -> Iterator[None]:
 
 
 def prepare(net: nn.Module, precision: Precision = "auto", *names: str) -> None:
-    """Make a network's methods (`forward` if none is named) run fast, in place.
+    """Make a network fast in place: its layers, and the memory format and precision of the named methods.
 
-    Networks without convolutions stay in float32: they are small, and some need it.
+    Without names that is `forward`. Networks without convolutions stay in float32: they are small, and some need it.
     """
     fast(net)
     if not any(isinstance(module, nn.Conv2d | nn.ConvTranspose2d) for module in net.modules()):
@@ -81,23 +81,23 @@ def prepare(net: nn.Module, precision: Precision = "auto", *names: str) -> None:
     net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     bf16 = in_bf16(precision, next(net.parameters()).device)
     for name in names or ("forward",):
-        # Bound to the network, so that a copy of it gets its own.
-        setattr(net, name, MethodType(_lowered(getattr(type(net), name), bf16), net))
+        # A bound method, so that a deep copy of the network calls the copy.
+        setattr(net, name, MethodType(_converted(getattr(type(net), name), bf16), net))
 
 
 def compiled(
     function: Callable[..., T], device: torch.device, on: bool = True, say: Callable[[str], None] = warnings.warn
 ) -> Callable[..., T]:
-    """Function compiled on CUDA, unchanged on a CPU, where compiling gains nothing.
+    """Function compiled on CUDA, unchanged on a CPU, where compiling saves no time.
 
-    It is compiled for the largest batch it sees. Others, such as a last, smaller one, run as they are: to
-    compile for them would take longer than it saves. Where compiling fails it says so, and all runs as it is.
+    It is compiled for the largest batch it gets. Others, such as a smaller last one, run uncompiled: compiling for
+    them would take longer than it saves. A failure of the compiler is reported, and the function runs uncompiled.
     """
     return Compiled(function, say) if on and device.type == "cuda" else function
 
 
 class CompiledCalls:
-    """Calls functions, each of them compiled once where `compiled` does so."""
+    """Caller of functions that compiles each of them once, where `compiled` does."""
 
     def __init__(self, device: torch.device, on: bool, say: Callable[[str], None]) -> None:
         self.device, self.on, self.say = device, on, say
@@ -125,12 +125,12 @@ class Compiled(Generic[T]):
             self.shapes = shapes
         if self.failed or shapes != self.shapes:
             return self.function(*inputs)
-        import_module(COMPILER)  # heavy, hence here; and whole before its parts, as another thread may be at it
+        import_module(COMPILER)  # slow, hence here; the package before its parts, as another thread may be importing it
         from torch._dynamo.exc import TorchDynamoException
         from torch._inductor.exc import InductorError
 
         try:
-            self.fast = self.fast or compile_often(self.function)
+            self.fast = self.fast or compile_without_limit(self.function)
             return self.fast(*inputs)
         except (TorchDynamoException, InductorError) as error:
             self.failed = True
@@ -138,24 +138,24 @@ class Compiled(Generic[T]):
             return self.function(*inputs)
 
 
-def compile_often(function: Callable[..., T]) -> Callable[..., T]:
-    """`torch.compile` for functions that are made anew for each run in a process: it must not give up on them."""
+def compile_without_limit(function: Callable[..., T]) -> Callable[..., T]:
+    """`torch.compile` for functions that each run of a process creates again, without its limit of recompilations."""
     import_module(COMPILER)
     torch._dynamo.config.recompile_limit = 512
-    warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # advice to give up float32, where it is meant
+    warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # float32 is intended
     return torch.compile(function, dynamic=False)
 
 
 def has_bf16(device: torch.device) -> bool:
-    """Whether the hardware computes in bf16, rather than only storing it."""
+    """Whether the hardware computes in bf16, rather than emulating it."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    asked = ("_is_avx512_bf16_supported", "_is_amx_tile_supported") if device.type == "cpu" else ()
-    return any(getattr(torch.cpu, name, bool)() for name in asked)
+    features = ("_is_avx512_bf16_supported", "_is_amx_tile_supported") if device.type == "cpu" else ()
+    return any(getattr(torch.cpu, name, bool)() for name in features)
 
 
 def in_bf16(precision: Precision, device: torch.device) -> bool:
-    """Whether a precision means bf16 on this device."""
+    """Whether this precision setting selects bf16 on the device."""
     return precision == "bf16" or (precision == "auto" and has_bf16(device))
 
 
@@ -166,9 +166,9 @@ def adam(
     one_kernel: bool = False,
     undecayed: Sequence[nn.Parameter] = (),
 ) -> Adam:
-    """Adam over a network's weights, `undecayed` ones without weight decay; `set_lr` sets its learning rate."""
-    apart = {id(weight) for weight in undecayed}
-    decayed = [weight for weight in net.parameters() if id(weight) not in apart]
+    """Adam over a network's weights, with no weight decay on `undecayed` ones; `set_lr` sets its learning rate."""
+    excluded = {id(weight) for weight in undecayed}
+    decayed = [weight for weight in net.parameters() if id(weight) not in excluded]
     weights: list[dict[str, Any]] = [{"params": decayed}]
     if undecayed:
         weights.append({"params": list(undecayed), "weight_decay": 0.0})
@@ -178,10 +178,10 @@ def adam(
     lr = torch.tensor(0.0, device=device)
     if not one_kernel:
         return Adam(weights, lr, betas, weight_decay=weight_decay, fused=True, capturable=True)
-    # One kernel for all weights; the fused one gives each 65,536 of them to a single block, a corner of the GPU.
+    # One compiled kernel for all weights; the fused one assigns 65,536 weights to a block, which leaves most SMs idle.
     optimizer = Adam(weights, lr, betas, weight_decay=weight_decay, foreach=True, capturable=True)
-    step = getattr(Adam.step, "__wrapped__", Adam.step)  # without the profiler's hook, which can't be compiled
-    optimizer.step = compile_often(MethodType(step, optimizer))  # type: ignore[method-assign]
+    step = getattr(Adam.step, "__wrapped__", Adam.step)  # without the profiler's hook, which cannot be compiled
+    optimizer.step = compile_without_limit(MethodType(step, optimizer))  # type: ignore[method-assign]
     return optimizer
 
 
@@ -195,17 +195,17 @@ def rmsprop(net: nn.Module, weight_decay: float = 0.0) -> RMSprop:
 
 
 def keep_freed_memory() -> None:
-    """Keep the memory of freed tensors in the process (glibc): requesting it again takes a quarter of a step."""
+    """Keep the memory of freed tensors in the process (glibc); requesting it again takes a quarter of a step."""
     if sys.platform != "linux":
         return
     allocator = ctypes.CDLL(None)
-    if hasattr(allocator, "mallopt"):  # glibc; older ones take no more than 32 MiB
-        taken = any(allocator.mallopt(M_MMAP_THRESHOLD, limit) for limit in (2**31 - 1, 2**25))
-        if taken:
+    if hasattr(allocator, "mallopt"):  # glibc; older versions accept at most 32 MiB
+        accepted = any(allocator.mallopt(M_MMAP_THRESHOLD, limit) for limit in (2**31 - 1, 2**25))
+        if accepted:
             allocator.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
-def _lowered(method: Callable[..., Tensor], bf16: bool) -> Callable[..., Tensor]:
+def _converted(method: Callable[..., Tensor], bf16: bool) -> Callable[..., Tensor]:
     def run(net: nn.Module, x: Tensor, *rest: Tensor) -> Tensor:
         if x.ndim == 4:
             x = x.contiguous(memory_format=torch.channels_last)
@@ -222,11 +222,11 @@ def overlapped(
     device: torch.device,
     say: Callable[[str], None],
 ) -> Callable[[Sequence[Tensor], Sequence[Tensor]], tuple[T, T, T]]:
-    """An iteration of three phases, arranged so that the third runs beside the first of the next batch.
+    """Iteration of three phases in which the third runs concurrently with the first phase of the next batch.
 
-    In turn they are first(b₀) second(b₀) third(b₀) first(b₁) … This is cut before each `second`: what is returned
-    takes a batch and the next one and does second(bₜ), then third(bₜ) beside first(bₜ₊₁), the same steps in the same
-    order on one stream. Neither of these two may write what the other reads. first(b₀) is left to the caller.
+    The plain loop is first(b₀) second(b₀) third(b₀) first(b₁) … The returned function takes a batch and the next one
+    and runs second(bₜ), then third(bₜ) and first(bₜ₊₁): concurrently on CUDA, elsewhere in this order. Neither of these
+    two may write what the other reads. The caller runs first(b₀).
     """
     stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
@@ -249,5 +249,5 @@ def overlapped(
 
 
 def accelerate(step: Callable[..., T], device: torch.device, say: Callable[[str], None]) -> Callable[..., T]:
-    """Step captured as a CUDA graph where there is CUDA; elsewhere the step as it is."""
+    """Step captured as a CUDA graph on CUDA; elsewhere the step itself."""
     return CapturedStep(step, say) if device.type == "cuda" else step

@@ -107,7 +107,7 @@ def plan_cells(
     """
     if not methods or not seeds or not variants:
         raise UsageError("grid: has no cells (name tasks, methods and seeds)")
-    for name in {name for variant in variants for name in variant}:
+    for name in dict.fromkeys(name for variant in variants for name in variant):
         section = name.partition(".")[0] if "." in name else ""
         if section and not any(section in METHODS[method].sections for method in methods):
             raise UsageError(f"{name}: has no effect, none of the methods reads it (methods: {', '.join(methods)})")
@@ -189,12 +189,17 @@ class Reporting(Log):
         minutes: float | None,
         say: Say,
         progress: Callable[[Pace], None],
+        asked: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._say, self._progress = say, progress
+        self._say, self._progress, self._asked = say, progress, asked
         super().__init__(folder, seed, resume, minutes, child=True)
 
     def say(self, sentence: str) -> None:
         self._say(sentence)
+
+    @property
+    def out_of_time(self) -> bool:
+        return self._asked() or super().out_of_time
 
     @contextmanager
     def bar(self, name: str, done: int, total: int) -> Iterator[Callable[[], None]]:
@@ -220,11 +225,13 @@ def run_cell(
     minutes: float | None = None,
     say: Say = lambda _: None,
     progress: Callable[[Pace], None] = lambda _: None,
+    asked: Callable[[], bool] = lambda: False,
 ) -> str | None:
     """Train the cell's run, or go on with it, and write its scores; returns why it stopped early, None if it is done.
 
     After a kill the same call goes on from the last saved state. The result is the last file that is written. Where
-    another process works on the cell, it is waited for: one whose parent was killed is about to end.
+    another process works on the cell, it is waited for: one whose parent was killed is about to end. It stops as soon
+    as it is `asked` to.
     """
     folder = root / cell.name
     plan = api.checked_plan(cell.method, task, cell.seed, config_of(cell, task), None)
@@ -237,7 +244,7 @@ def run_cell(
         if finished(folder):
             run = Run(api.load(folder, device).record, task)
         else:
-            log = Reporting(folder, cell.seed, resume, minutes, say, progress)
+            log = Reporting(folder, cell.seed, resume, minutes, say, progress, asked)
             try:
                 run = Run(api.train(plan, task, device, log, None, cell.command(device.type)), task)
             except Stopped as error:

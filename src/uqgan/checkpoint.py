@@ -1,4 +1,4 @@
-"""The state of a stage of training on the disk: networks, optimisers, best weights and random state, as safetensors."""
+"""Saved state of a training stage: networks, optimisers, best weights and random state, as safetensors."""
 
 import json
 import math
@@ -15,15 +15,15 @@ from torch.optim import Optimizer
 from uqgan.errors import RunFailed
 
 RESUME = "resume"
-"""Subfolder of a run for the states to resume from, a file per stage."""
+"""Subfolder of a run with the states to resume from, one file per stage."""
 
 
 class Stopped(RunFailed):
-    """Training ended before its last step; what was reached is saved."""
+    """Training ended before its last step; its state is saved."""
 
 
 class Best:
-    """Best weights so far; ties: the last, which trained longer (decision 0009)."""
+    """Best weights so far; of equal ones the later, which trained longer (decision 0009)."""
 
     def __init__(self, net: nn.Module) -> None:
         self.net, self.value, self.step = net, -math.inf, -1
@@ -42,11 +42,11 @@ class Best:
 
 
 Parts = Mapping[str, nn.Module | Optimizer | Best]
-"""Networks, optimisers and best weights that change while a stage runs, by name."""
+"""Networks, optimisers and best weights that a stage changes, by name."""
 
 
 def dump_state(step: int, log_bytes: int, parts: Parts) -> bytes:
-    """State of a stage, from which a later process can go on, as safetensors."""
+    """State of a stage as safetensors, from which a later process can resume."""
     tensors: dict[str, Tensor] = {"rng": torch.get_rng_state()}
     if torch.cuda.is_available():
         tensors["rng.cuda"] = torch.cuda.get_rng_state()
@@ -62,14 +62,14 @@ def dump_state(step: int, log_bytes: int, parts: Parts) -> bytes:
 
 
 def load_state(file: Path, parts: Parts) -> int:
-    """Load a saved state into the parts; returns the next step."""
+    """Load a saved state into the parts and return the next step."""
     try:
         with safe_open(file, "pt") as saved:
             facts = json.loads(saved.metadata()["facts"])
             tensors = {key: saved.get_tensor(key) for key in saved.keys()}  # noqa: SIM118
         for name, part in parts.items():
-            own = {key.removeprefix(f"{name}/"): value for key, value in tensors.items() if key.startswith(f"{name}/")}
-            _load(part, own, facts.get(name))
+            state = {key.removeprefix(f"{name}/"): each for key, each in tensors.items() if key.startswith(f"{name}/")}
+            _load(part, state, facts.get(name))
     except Exception as error:
         raise _unreadable(file, error) from error
     torch.set_rng_state(tensors["rng"])
@@ -81,7 +81,7 @@ def load_state(file: Path, parts: Parts) -> int:
 
 
 def saved_log_bytes(folder: Path) -> int:
-    """Bytes of a run's log that belong to the states saved in its folder."""
+    """Size in bytes of the part of a run's log that its saved states cover."""
     sizes = [0]
     for file in (folder / RESUME).glob("*.safetensors"):
         try:
@@ -108,9 +108,9 @@ def _load(part: nn.Module | Optimizer | Best, tensors: dict[str, Tensor], best: 
         for path, tensor in tensors.items():
             index, _, key = path.partition("/")
             weight = weights[int(index)]
-            # Laid out in memory as its weight is: a fused step walks through both side by side.
-            alike = torch.empty_like(weight).copy_(tensor) if tensor.shape == weight.shape else tensor
-            state.setdefault(int(index), {})[key] = alike
+            # In its weight's memory format: a fused step indexes both alike.
+            same_format = torch.empty_like(weight).copy_(tensor) if tensor.shape == weight.shape else tensor
+            state.setdefault(int(index), {})[key] = same_format
         part.load_state_dict({"state": state, "param_groups": part.state_dict()["param_groups"]})
     elif isinstance(part, Best):
         for key, tensor in tensors.items():

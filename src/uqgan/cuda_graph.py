@@ -1,6 +1,6 @@
 """A training step captured as one CUDA graph, which the GPU replays without waiting for Python.
 
-The step runs a few times to warm up, is then captured, and replayed from there on. For that it must not look at the
+The step runs a few times as a warm-up, is then captured, and replayed from then on. It must therefore not branch on
 values of its tensors, and its optimisers must keep all state on the device.
 """
 
@@ -14,11 +14,11 @@ from uqgan.errors import first_line
 
 T = TypeVar("T")
 WARM_UP = 3
-"""Steps before the capture; they train like all others."""
+"""Number of ordinary training steps before the capture."""
 
 
 class CapturedStep(Generic[T]):
-    """A step whose tensors stay where they are, replayed as one CUDA graph for the largest batch it sees."""
+    """A step with tensors at fixed addresses, replayed as one CUDA graph for the largest batch it gets."""
 
     def __init__(self, step: Callable[..., T], say: Callable[[str], None]) -> None:
         self.step, self.say = step, say
@@ -30,10 +30,10 @@ class CapturedStep(Generic[T]):
         if len(inputs[0]) > self.largest:
             self.largest, self.warm_up, self.graph = len(inputs[0]), WARM_UP, None
         if len(inputs[0]) < self.largest:
-            return self.step(*inputs)  # a last, smaller batch
+            return self.step(*inputs)  # such as a smaller last batch
         if self.warm_up > 0:
             self.warm_up -= 1
-            return self._beside(inputs)
+            return self._on_side_stream(inputs)
         if self.warm_up == 0:
             self.warm_up -= 1
             self._capture(inputs)
@@ -44,8 +44,8 @@ class CapturedStep(Generic[T]):
         self.graph.replay()
         return self.outputs
 
-    def _beside(self, inputs: tuple[Tensor, ...]) -> T:
-        """Run the step on another stream, as a warm-up for a capture must be."""
+    def _on_side_stream(self, inputs: tuple[Tensor, ...]) -> T:
+        """Run the step on a side stream, as the warm-up before a capture requires."""
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -60,7 +60,7 @@ class CapturedStep(Generic[T]):
             with torch.cuda.graph(graph):
                 self.outputs = self.step(*self.inputs)
         except RuntimeError as error:
-            torch.cuda.set_stream(stream)  # a capture that failed leaves its own behind, and its randomness
+            torch.cuda.set_stream(stream)  # a failed capture leaves its stream current and its random state registered
             torch.cuda.synchronize()
             for generator in torch.cuda.default_generators:
                 generator.graphsafe_set_state(generator.clone_state())

@@ -1,9 +1,12 @@
-"""What a run is tested on: its own data as they are now, which may have changed, or other pictures."""
+"""Test data of a run: its task with the present data, which may have changed, or other pictures."""
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from uqgan.data.dataset import Decoded
 from uqgan.data.folder import shown
@@ -16,7 +19,7 @@ from uqgan.runs import Plan, Record
 from uqgan.samples import brief
 
 Facts = dict[str, Any]
-"""What was tested on, as it stands beside the scores: `test`, `ood`, `notes`."""
+"""Description of test data beside the scores: `test`, `ood`, `notes`."""
 FIX = "test the run on other pictures: --test FOLDER, in Python run.evaluate(test=…)"
 
 
@@ -24,8 +27,8 @@ def inputs_of(record: Record) -> Inputs:
     return Inputs(record.plan.class_names, record.plan.shape, record.seen)
 
 
-def own_task(record: Record, data_root: str | Path | None = None) -> tuple[Task, Facts | None]:
-    """The task of a run as its data are now; facts only if its test set is not the one of the run any more."""
+def current_task(record: Record, data_root: str | Path | None = None) -> tuple[Task, Facts | None]:
+    """Task of a run with the present data, and facts about its test set if it is no longer that of the run."""
     plan = record.plan
     if not is_user_data(plan.task):
         task = load_task(plan.task, 0, data_root, skip_broken=True)
@@ -53,7 +56,7 @@ def own_task(record: Record, data_root: str | Path | None = None) -> tuple[Task,
 
 
 def check_same_data(plan: Plan, task: Task) -> None:
-    """Refuse data that changed since the run was trained: scores on other data would mean nothing."""
+    """Refuse data that changed since the run was trained, as scores on them could not be compared."""
     if (task.class_names, task.shape) != (plan.class_names, plan.shape):
         raise UsageError(f"task = {plan.task}: its classes or shape are not those of the run (train it again)")
     if plan.digest and task.digest != plan.digest:
@@ -63,18 +66,34 @@ def check_same_data(plan: Plan, task: Task) -> None:
         )
 
 
+def is_gone(record: Record) -> bool:
+    """Whether the run's own data were a folder or a file that is not there any more."""
+    place = Path(record.plan.task)
+    return is_user_data(record.plan.task) and place.is_absolute() and not place.exists()
+
+
+def without_known(record: Record, ood: Mapping[str, Any]) -> tuple[Task, Facts]:
+    """Task of OoD sets alone, for a run whose own data are gone and that kept its predictions of them."""
+    plan, inputs = record.plan, inputs_of(record)
+    nothing = Decoded(torch.empty(0, *plan.shape), torch.empty(0, dtype=torch.long), plan.class_names)
+    sets = _foreign(ood, inputs)
+    task = other_task(plan.task, shown(Path(Path(plan.task).name)), inputs, nothing, sets)
+    note = f"task = {shown(Path(plan.task))}: is not there any more; its pictures are as the run last scored them"
+    notes = [note, *(sentence for each in sets.values() for sentence in each.notes)]
+    places = {name: word(source) for name, source in ood.items()}
+    return replace(task, notes=tuple(notes)), {"test": plan.task, "ood": places, "notes": notes}
+
+
 def elsewhere(
-    record: Record, own: Callable[[], Task], test: Any = None, ood: Mapping[str, Any] | None = None
+    record: Record, current: Callable[[], Task], test: Any = None, ood: Mapping[str, Any] | None = None
 ) -> tuple[Task, Facts]:
-    """Task of other pictures: a folder or arrays (x, y), and OoD sets by name; without `test` those of `own`."""
+    """Task of other pictures: a folder or arrays (x, y), and OoD sets by name; without `test`, those of `current`."""
     inputs, ood = inputs_of(record), {} if ood is None else ood
-    if not isinstance(ood, Mapping):
-        raise UsageError(f"ood = {brief(ood)}: must be a dict of folders or arrays by name")
-    sets = {name: unseen(foreign_pictures(name, source, inputs), f"ood/{name}", inputs) for name, source in ood.items()}
+    sets = _foreign(ood, inputs)
     inside: dict[str, Decoded] = {}
     if test is None:
         try:
-            task = own()
+            task = current()
         except UsageError as error:
             raise UsageError(f"ood: needs pictures of known classes beside it, but {error}") from None
         known = Decoded(task.test.x, task.test.y, task.class_names, sources=task.files.get("test", ()))
@@ -87,6 +106,13 @@ def elsewhere(
     task = other_task(record.plan.task, title, inputs, known, inside | sets)
     places = dict.fromkeys(inside, word(test)) | {name: word(source) for name, source in ood.items()}
     return task, {"test": record.plan.task if test is None else word(test), "ood": places, "notes": list(task.notes)}
+
+
+def _foreign(ood: Mapping[str, Any], inputs: Inputs) -> dict[str, Decoded]:
+    """OoD sets by name, without what the run has seen."""
+    if not isinstance(ood, Mapping):
+        raise UsageError(f"ood = {brief(ood)}: must be a dict of folders or arrays by name")
+    return {name: unseen(foreign_pictures(name, source, inputs), f"ood/{name}", inputs) for name, source in ood.items()}
 
 
 def word(source: Any) -> str:
@@ -106,7 +132,7 @@ def _reloaded(record: Record) -> Task:
     except UsageError:
         if record.seen is None or not place.is_dir():
             raise
-    # What does not suffice to train on, such as a class with few pictures left, can be tested on.
+    # Data that no longer suffice for training, such as a class with few pictures left, can still be tested on.
     inputs = inputs_of(record)
     known, ood = of_folder(place, inputs)
     sets = {name: unseen(each, f"ood/{name}", inputs) for name, each in ood.items()}

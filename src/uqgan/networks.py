@@ -1,4 +1,4 @@
-"""The networks that a recipe trains, with all that differs between kinds of them."""
+"""The networks that a recipe trains, with everything that differs between kinds of networks."""
 
 from typing import cast
 
@@ -14,9 +14,9 @@ from uqgan.shapes import DrawnLogits, Images, Labels, Logits
 
 
 class Networks(nn.Module):
-    """What a recipe trains, and all that differs between kinds of networks.
+    """The networks of a recipe: a classifier.
 
-    A recipe with more than a classifier, or with draws other than dropout masks, extends it.
+    Recipes with further networks, or with draws other than dropout masks, extend this class.
     """
 
     def __init__(self, classifier: nn.Module) -> None:
@@ -24,26 +24,26 @@ class Networks(nn.Module):
         self.classifier = classifier
 
     draws_weights = False
-    """Whether a draw is one of the weights, which all samples share, rather than of a mask per sample."""
+    """Whether a draw is a set of weights shared by all samples, rather than a dropout mask per sample."""
 
     @property
     def draws(self) -> bool:
-        """Whether two passes of the same sample differ."""
+        """Whether two forward passes of the same sample differ."""
         return draws(self.classifier)
 
     def make_fast(self, config: Config) -> None:
-        """Prepare the networks for the device they are on."""
+        """Prepare the networks for their device."""
         C = self.classifier
         if not isinstance(C, UserClassifier) or C.takes_channels_last:
             prepare(C, config.precision)
 
     @property
     def undecayed(self) -> list[nn.Parameter]:
-        """Weights that weight decay leaves alone."""
+        """Weights without weight decay."""
         return []
 
     def logits(self, x: Images, n_draws: int) -> DrawnLogits:
-        """Logits of each draw: all of them as one batch, as every row gets a dropout mask of its own."""
+        """Logits of each draw, as one batch, since every row has an independent dropout mask."""
         rows = x.repeat(n_draws, *[1] * (x.ndim - 1))
         return cast(Tensor, self.classifier(rows).unflatten(0, (n_draws, -1)))
 
@@ -57,7 +57,7 @@ class Networks(nn.Module):
 
 
 def logits_of_both(classifier: nn.Module, x: Images, foreign: Images) -> tuple[Logits, Logits]:
-    """Logits of known and of foreign samples from one pass: batch norm sees them mixed, as it will in prediction."""
+    """Logits of known and of foreign samples from one pass, so that batch statistics are of both, as in prediction."""
     logits = classifier(torch.cat([x, foreign]))
     return logits[: len(x)], logits[len(x) :]
 
@@ -65,5 +65,5 @@ def logits_of_both(classifier: nn.Module, x: Images, foreign: Images) -> tuple[L
 def classifier_only(
     shape: tuple[int, ...], n_classes: int, config: Config, dropout: float, user_classifier: nn.Module | None
 ) -> Networks:
-    """The networks of every recipe that trains nothing beside its classifier."""
+    """Networks of a recipe that trains only a classifier."""
     return Networks(make_classifier(config.classifier, shape, n_classes, dropout, user_classifier))

@@ -8,8 +8,9 @@ import torch
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from uqgan import plots
-from uqgan.data.decode import Look, decode
+from uqgan.data.decode import decode
 from uqgan.data.inputs import look_in_words
+from uqgan.data.look import Look
 from uqgan.decisions import NO_FOREIGNNESS, WORDS
 from uqgan.files import write_text
 from uqgan.run import Run
@@ -29,7 +30,7 @@ def write_page(file: Path, run: Run, summary: Summary, look: Look, drift: str) -
         galleries=galleries,
         seen=look_in_words(look),
         drift=drift,
-        why="" if run.own_foreignness else NO_FOREIGNNESS,
+        why="" if run.has_foreignness else NO_FOREIGNNESS,
     )
     write_text(file, page)
 
@@ -37,4 +38,9 @@ def write_page(file: Path, run: Run, summary: Summary, look: Look, drift: str) -
 def _thumbnail(row: Row, columns: Sequence[str], look: Look) -> dict[str, Any]:
     pixels, broken = decode([row[0]], look)
     source = "" if broken else plots.data_uri(plots.png(torch.from_numpy(pixels)))
-    return {"source": source, "name": Path(row[0]).name} | dict(zip(columns, row, strict=True))
+    return {"source": source, "name": _place(row[0])} | dict(zip(columns, row, strict=True))
+
+
+def _place(file: str) -> str:
+    """A file's name with that of its folder, since folders often number their pictures alike."""
+    return "/".join(Path(file).parts[-2:])

@@ -46,6 +46,13 @@ class Chapter:
     decisions: Callable[[Prediction], Decisions] | None = None
     """Decides by the run's calibration; None for pages without decisions."""
 
+    def __post_init__(self) -> None:
+        if len(self.task.test) != len(self.outputs.y):
+            raise UsageError(
+                f"task = {self.record.plan.task}: its test pictures, which a report shows, are not there any more "
+                "(test the run on other pictures: --test FOLDER)"
+            )
+
     @property
     def method(self) -> Method:
         return METHODS[self.record.plan.method]

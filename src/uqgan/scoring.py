@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from uqgan.data.decode import Outcome
+from uqgan.data.decode import Piece
 from uqgan.decisions import WORDS, Decisions, drift
 from uqgan.run import Run
 from uqgan.tables import Row
@@ -68,7 +68,7 @@ def threads_beside(run: Run, cores: int) -> int:
 
 def score(
     run: Run,
-    pieces: Iterable[tuple[Sequence[str], Outcome]],
+    pieces: Iterable[Piece],
     seed: int = 0,
     probabilities: bool = False,
     decides: bool = True,

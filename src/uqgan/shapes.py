@@ -1,4 +1,4 @@
-"""Tensor types for annotations, by meaning and shape.
+"""Tensor types for annotations, named by meaning and shape.
 
 Axes: `batch`, `classes`, `draws` (dropout masks, weight draws or ensemble members), `dim` (of a latent code).
 """

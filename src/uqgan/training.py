@@ -1,4 +1,4 @@
-"""What every training loop needs: a step, a decay, stages that can be resumed, and the one supervised loop."""
+"""Parts of every training loop: optimiser step, learning-rate decay, resumable stages; and the supervised loop."""
 
 import math
 import time
@@ -24,9 +24,9 @@ from uqgan.networks import Networks
 from uqgan.shapes import Images, Labels, Logits, Probs, Scalar
 
 VALIDATION_DRAWS = 8
-"""Draws that a validation takes of a network with MC-dropout (decision 0013)."""
+"""Number of draws in a validation of a network with MC dropout (decision 0013)."""
 SAVE_SECONDS = 20.0
-"""Seconds of work that a killed run may lose, at most about."""
+"""Interval between saved states: about the most work, in seconds, that a killed run loses."""
 
 
 def minimize(optimizer: Optimizer, loss: Scalar) -> None:
@@ -39,7 +39,7 @@ def minimize(optimizer: Optimizer, loss: Scalar) -> None:
 def set_lr(optimizer: Optimizer, lr: float) -> None:
     for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(lr)  # a captured step reads it where it is
+            group["lr"].fill_(lr)  # in place, as a captured step reads it from this address
         else:
             group["lr"] = lr
 
@@ -51,7 +51,7 @@ def decay(start: float, end: float, step: int, total: int) -> float:
 
 @contextmanager
 def frozen(*nets: nn.Module) -> Iterator[None]:
-    """Freeze weights within the block; gradients still flow through."""
+    """Freeze weights within the block; gradients still flow through the networks."""
     weights = [weight for net in nets for weight in net.parameters() if weight.requires_grad]
     for weight in weights:
         weight.requires_grad_(False)
@@ -64,7 +64,7 @@ def frozen(*nets: nn.Module) -> Iterator[None]:
 
 @torch.no_grad()
 def accuracy_on(nets: Networks, data: Dataset, probs_of: Callable[[Logits], Probs]) -> float:
-    """Share of samples that get their true label, by the mean over some draws where networks draw."""
+    """Share of correctly classified samples, by the mean probabilities over several draws where networks are random."""
     nets.eval()
     times = VALIDATION_DRAWS if nets.draws else 1
     mean_probs = (torch.cat([probs_of(nets.logits(x, 1)) for _ in range(times)]).mean(0) for x in equal_chunks(data.x))
@@ -73,7 +73,7 @@ def accuracy_on(nets: Networks, data: Dataset, probs_of: Callable[[Logits], Prob
 
 
 class Stage:
-    """A resumable stage of training: iterating yields the steps still to do."""
+    """A resumable stage of training; iterating over it yields the remaining steps."""
 
     def __init__(self, log: Log, name: str, total: int, parts: Parts) -> None:
         self.log, self.name, self.total, self.parts = log, name, total, parts
@@ -87,12 +87,12 @@ class Stage:
 
     @property
     def afterwards(self) -> str:
-        """What becomes of the work done when it stops early, as text."""
+        """Text on what happens to the steps done if the stage stops early."""
         return "saved, --resume goes on" if self.file else "nothing is saved"
 
     @property
     def steps(self) -> range:
-        """The steps still to do."""
+        """The remaining steps."""
         return range(self.done, self.total)
 
     def __iter__(self) -> Iterator[int]:
@@ -112,7 +112,7 @@ class Stage:
             self._stop(interrupted())
 
     def _stop(self, signal: int) -> None:
-        """Note where it stopped; a recipe keeps the best weights so far, unless a signal came before there were any."""
+        """Record where it stopped; without a validation so far there are no best weights, and a signal is an error."""
         why = "stopped by hand" if signal == SIGINT else "stopped by SIGTERM" if signal else "out of time"
         where = f"{why} at step {self.done} of {self.total} of {self.label}"
         self.log.stopped, self.log.signal = where, signal
@@ -120,7 +120,7 @@ class Stage:
             raise Interrupted(f"{where}, before the first validation ({self.afterwards})", signal)
 
     def record(self, step: int, **values: Tensor | float) -> None:
-        """Write a line of the log; values that are not finite end the training."""
+        """Write a row of the log; a value that is not finite ends training."""
         numbers = {key: float(value) for key, value in values.items()}
         for key, number in numbers.items():
             if not math.isfinite(number):
@@ -139,7 +139,7 @@ class Stage:
 
 @contextmanager
 def memory_advice(setting: str, batch_size: int) -> Iterator[None]:
-    """Turn running out of memory into a sentence that says what to try."""
+    """Turn an out-of-memory error into a sentence with advice."""
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError) as error:
@@ -155,14 +155,14 @@ def _too_large(setting: str, batch_size: int) -> str:
 
 
 class SupervisedBatch(NamedTuple):
-    """What the objective of a supervised step sees."""
+    """Input of a supervised objective."""
 
     x: Images
     y: Labels
     position: Tensor
-    """Number of the batch in its epoch, from 0."""
+    """Index of the batch within its epoch."""
     outliers: Images | None = None
-    """As many outliers as samples, shared equally between their sets, for methods that train on them."""
+    """As many outliers as samples, in equal shares from all outlier sets, for methods that train on them."""
 
 
 Objective = Callable[[Networks, SupervisedBatch], Scalar]
@@ -178,9 +178,9 @@ def fit_supervised(
     probs_of: Callable[[Logits], Probs],
     outliers: Sequence[Tensor] = (),
 ) -> None:
-    """The one loop of all methods that only show samples to a classifier, with the settings of that name.
+    """Training loop of all methods that train only a classifier, with the section of the settings of that name.
 
-    With outliers, one half of each batch is of the known classes and the other of outliers.
+    With outliers, half of each batch are samples of the known classes and half are outliers.
     """
     settings: SupervisedConfig = getattr(config, name)
     device, C = task.train.x.device, nets.classifier
@@ -194,7 +194,7 @@ def fit_supervised(
     loss_of = compiled(lambda *batch: objective(nets, SupervisedBatch(*batch)), device, config.compiles, log.say)
 
     def train_step(x: Images, *rest: Tensor) -> Scalar:
-        C.train(len(x) > 1)  # one sample alone has no batch statistics
+        C.train(len(x) > 1)  # a single sample has no batch statistics
         loss = loss_of(x, *rest)
         minimize(optimizer, loss)
         return loss.detach()

@@ -87,9 +87,15 @@ def work(pipe: Connection, post: Post) -> None:
 
 
 def run(
-    cell: Cell, minutes: float | None, post: Post, device: torch.device, load: Callable[[str], Task], report: Report
+    cell: Cell,
+    minutes: float | None,
+    post: Post,
+    device: torch.device,
+    load: Callable[[str], Task],
+    report: Report,
+    asked: Callable[[], bool] = lambda: False,
 ) -> Ended:
-    """Run a cell, report its progress, and say how it ended."""
+    """Run a cell, report its progress, and say how it ended; it saves its state and stops when it is asked to."""
 
     def tell(event: Event) -> None:
         with suppress(OSError):  # without a parent the run ends by itself, having saved its state
@@ -107,7 +113,7 @@ def run(
         if os.getppid() != post.parent:
             raise KeyboardInterrupt
         say: Callable[[str], None] = lambda note: tell(Event(cell, "running", note))  # noqa: E731
-        stopped = run_cell(cell, post.terms.root, task, device, minutes, say, progress)
+        stopped = run_cell(cell, post.terms.root, task, device, minutes, say, progress, asked)
         ended = Ended("stopped", stopped) if stopped else Ended("done")
     except Interrupted as error:
         ended = Ended("stopped", str(error))

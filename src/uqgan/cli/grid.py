@@ -84,11 +84,10 @@ def cells_of(tasks: str, methods: str, seeds: str, settings: Settings | None, va
 
 def show_plan(cells: Sequence["Cell"], place: Place, times: Sequence[Path], as_json: bool) -> None:
     """The cells, what is there of them, and the minutes that the others are expected to take."""
-    from uqgan.acceleration import choose_device
     from uqgan.grid import survey
     from uqgan.times import Times
 
-    found, device = survey(cells, place.output), choose_device(place.device).type
+    found, device = survey(cells, place.output), place.kind
     known = Times.recorded([place.output, *times])
     rows: list[dict[str, Any]] = []
     for cell in cells:

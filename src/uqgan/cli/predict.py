@@ -2,7 +2,8 @@
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -18,8 +19,9 @@ from uqgan.cli.app import Json, Machine, Voice, Whole, app, check_page
 from uqgan.errors import RunFailed, UsageError, count
 
 if TYPE_CHECKING:
-    from uqgan.data.decode import Look
+    from uqgan.data.decode import Piece
     from uqgan.data.inputs import Sources
+    from uqgan.data.look import Look
     from uqgan.run import Run
     from uqgan.scoring import Summary
     from uqgan.sorting import Folders
@@ -143,9 +145,10 @@ def score_all(job: Job, results: Results, voice: Voice) -> "Summary":
         files, table = iter(job.sources), None
         if results.output:
             table = stack.enter_context(closing(begun(job, columns, chunk, results)))
-            go_on(table, summary, files, voice)
+            go_on(table, summary, files, results.resume, voice)
         workers = processes_for(islice(iter(job.sources), summary.n, None))
-        pieces = stack.enter_context(decoding(batches_of(files, PIECE), job.look, workers))
+        names: deque[str] = deque()
+        pieces = named(stack.enter_context(decoding(batches_of(files, PIECE), job.look, workers)), names)
         if workers > 1 and run.record.predictor.prior.device.type == "cpu":
             stack.callback(torch.set_num_threads, torch.get_num_threads())
             torch.set_num_threads(threads_beside(run, joblib.cpu_count()))
@@ -154,8 +157,9 @@ def score_all(job: Job, results: Results, voice: Voice) -> "Summary":
         show = stack.enter_context(shown(pace, voice.console()))
         try:
             for rows in score(run, pieces, job.seed, results.probabilities, job.decides, summary.n // chunk):
+                done = [names.popleft() for _ in rows]
                 if folders:
-                    copy(folders, rows, columns)
+                    copy(folders, done, rows, columns)
                 if table:
                     table.append(rows)
                 if results.as_json:
@@ -189,12 +193,14 @@ def begun(job: Job, columns: Sequence[str], chunk: int, results: Results) -> "Ke
     return Kept(results.output, columns, facts, chunk, results.resume)
 
 
-def go_on(table: "Kept", summary: "Summary", files: Iterator[str], voice: Voice) -> None:
+def go_on(table: "Kept", summary: "Summary", files: Iterator[str], resumes: bool, voice: Voice) -> None:
     """Count the rows of an interrupted command, which must be of the same files in the same order."""
     from uqgan.scoring import printable
 
     if table.n:
         voice.say(f"going on after {count(table.n, 'picture')}")
+    elif resumes:
+        voice.say(f"{table.part}: nothing was kept there, so this begins with the first picture")
     for row in table.rows():
         file = next(files, None)
         if file is None or printable(file) != row[0]:
@@ -204,11 +210,18 @@ def go_on(table: "Kept", summary: "Summary", files: Iterator[str], voice: Voice)
         summary.add([row])
 
 
-def copy(folders: "Folders", rows: Sequence["Row"], columns: Sequence[str]) -> None:
-    path, label, word = (columns.index(name) for name in ("path", "label", "decision"))
-    for row in rows:
+def named(pieces: Iterable["Piece"], names: deque[str]) -> Iterator["Piece"]:
+    """Pieces as they come, whose files are put into `names`: rows hold what can be printed of a file's name."""
+    for files, outcome in pieces:
+        names.extend(files)
+        yield files, outcome
+
+
+def copy(folders: "Folders", files: Sequence[str], rows: Sequence["Row"], columns: Sequence[str]) -> None:
+    label, word = (columns.index(name) for name in ("label", "decision"))
+    for file, row in zip(files, rows, strict=True):
         if row[word] is not None:
-            folders.copy(row[path], row[word], row[label])
+            folders.copy(file, row[word], row[label])
 
 
 def tell(job: Job, summary: "Summary", results: Results, voice: Voice) -> None:
@@ -227,7 +240,7 @@ def tell(job: Job, summary: "Summary", results: Results, voice: Voice) -> None:
         lines.append(", ".join(f"{word} {summary.counts[word]:,}" for word in WORDS))
     if drift:
         lines.append(f"as a whole: {drift}")
-    if summary.counts["unknown"] and not job.run.own_foreignness:
+    if summary.counts["unknown"] and not job.run.has_foreignness:
         lines.append(NO_FOREIGNNESS)
     for line in lines:
         (voice.say if results.as_json else plain)(line)

@@ -175,10 +175,9 @@ def train_missing(cells: list["Cell"], chosen: Chosen, how: How, data_root: Path
 
 
 def duration(cells: list["Cell"], chosen: Chosen, how: How) -> str:
-    from uqgan.acceleration import choose_device
     from uqgan.times import Times
 
-    return time_for(cells, Times.recorded(chosen.places), choose_device(how.device).type)
+    return time_for(cells, Times.recorded(chosen.places), how.kind)
 
 
 def check_setting(setting: str) -> None:
@@ -243,7 +242,6 @@ def coloured(text: "Text") -> str:
 
 def show_plan(found: "Reproduction", cells: list["Cell"], chosen: Chosen, how: How) -> None:
     """Which runs there are of each method, which are to be trained, and the time that these may take."""
-    from uqgan.acceleration import choose_device
     from uqgan.times import Times
 
     out = Console(highlight=False)
@@ -254,7 +252,7 @@ def show_plan(found: "Reproduction", cells: list["Cell"], chosen: Chosen, how: H
         out.print(f"missing: {', '.join(found.missing)}", markup=False, soft_wrap=True)
     if not cells:
         return
-    known, device = Times.recorded(chosen.places), choose_device(how.device).type
+    known, device = Times.recorded(chosen.places), how.kind
     out.print(f"to train into {chosen.root}, {time_for(cells, known, device)}:", markup=False, soft_wrap=True)
     for cell in cells:
         seconds = known.expected(cell, device)

@@ -8,20 +8,22 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 
-from uqgan.cli.app import Voice, show_rows
+from uqgan.cli.app import Voice, Whole, show_rows
 from uqgan.cli.work import Pictures
 from uqgan.errors import Interrupted, OutOfTime, RunFailed, UsageError, count
 from uqgan.progress import spell
 
 if TYPE_CHECKING:
     from uqgan.cells import Cell
-    from uqgan.grid import Terms
+    from uqgan.data.dataset import Say
+    from uqgan.grid import Executor, Terms
     from uqgan.times import Times
 
+ON_RAY = Group("Several machines")
 COLUMNS = {"accuracy": "accuracy", "auroc": "AUROC all"}
 """Columns of the table at the end."""
 
@@ -39,6 +41,14 @@ class How:
     """Stop after so long; the same command goes on."""
     retry_failed: bool = False
     """Try again what failed before."""
+    ray: Annotated[str | None, Parameter(group=ON_RAY)] = None
+    """Run cells on a Ray cluster: auto for the one that this machine is part of, or its address."""
+    share: Annotated[str | None, Parameter(group=ON_RAY)] = None
+    """URL that all nodes reach (s3://…) for runs, where they don't see the output folder; else they send files."""
+    cpus: Annotated[Whole, Parameter(group=ON_RAY, validator=Number(gte=1))] = 1
+    """Cores of a node that a cell takes, and its threads."""
+    gpus: Annotated[float | None, Parameter(group=ON_RAY, validator=Number(gte=0))] = None
+    """GPUs of a node that a cell takes, or a share such as 0.25; one if there are any."""
 
     @property
     def size(self) -> int | None:
@@ -48,6 +58,36 @@ class How:
         if not self.workers.isdecimal() or not int(self.workers):
             raise UsageError(f"--workers = {self.workers}: must be auto, or a number of at least 1")
         return int(self.workers)
+
+    @property
+    def kind(self) -> str:
+        """Kind of the device that cells run on: cpu, cuda or mps."""
+        from uqgan.acceleration import choose_device
+
+        if self.ray and self.device.startswith("cuda"):
+            return "cuda"  # whether this machine has one or not
+        return choose_device(self.device).type
+
+    def check(self) -> None:
+        """Refuse what cannot be, before any data are loaded."""
+        _ = self.size
+        if self.ray:
+            from uqgan.cluster import ray_module
+
+            ray_module()
+        for name, given in (("share", self.share), ("gpus", self.gpus)):
+            if given is not None and not self.ray:
+                raise UsageError(f"--{name} = {given}: is for a Ray cluster (--ray auto, or leave it out)")
+
+    def executor(self, say: "Say") -> "Executor":
+        """What runs the cells."""
+        if not self.ray:
+            from uqgan.pool import Pool
+
+            return Pool(self.size, say)
+        from uqgan.cluster import Cluster, Needs
+
+        return Cluster(self.ray, self.share, Needs(self.cpus, self.gpus), self.size, say)
 
 
 @Parameter(name="*")
@@ -66,13 +106,12 @@ def run_cells(
 
     The time left is estimated by finished runs in the folder, and in the folders `times`.
     """
-    from uqgan.acceleration import choose_device
     from uqgan.cli.watch import Watch
     from uqgan.grid import Schedule, Terms, survey
-    from uqgan.pool import Pool
     from uqgan.times import Times
 
-    start, size, device = time.monotonic(), place.size, choose_device(place.device).type
+    place.check()
+    start, device = time.monotonic(), place.kind
     found = survey(cells, place.output, place.retry_failed)
     if not found.to_do:
         return
@@ -83,7 +122,7 @@ def run_cells(
     watch = Watch(found, terms, Times.recorded([place.output, *times]), device, voice)
     try:
         with watch:
-            Pool(size, watch.say)(Schedule.of(found.to_do), terms, watch)
+            place.executor(watch.say)(Schedule.of(found.to_do), terms, watch)
     except KeyboardInterrupt as error:
         number = error.args[0] if error.args else 2
         done = sum(state == "done" for state in watch.states.values()) + len(found.done)

@@ -1,6 +1,6 @@
-"""Bayes-by-Backprop: learn a distribution of the weights (Blundell et al., 2015).
+"""Bayes-by-Backprop: learn a distribution over the weights (Blundell et al., 2015).
 
-Minimise the cross-entropy of one draw, summed over the batch, plus the batch's share of KL(q‖p), estimated by the
+Minimise the cross-entropy of one draw, summed over the batch, plus the batch's share of KL(q‖p), estimated from the
 same draw: log q(w) - log p(w) summed over *all* random weights (decision 0017).
 """
 
@@ -26,11 +26,11 @@ from uqgan.training import SupervisedBatch, fit_supervised
 SETTINGS: tuple[str, ...] = ("bayes",)
 USES: tuple[str, ...] = ()
 BATCHED_ROWS = 512
-"""Rows of all draws, at most, that go through a network in one pass: more are faster draw by draw."""
+"""Limit of rows, over all draws, that pass a network at once; more are faster one draw at a time."""
 
 
 class BayesianNetworks(Networks):
-    """A classifier whose weights are drawn."""
+    """A classifier with random weights."""
 
     draws_weights = True
 
@@ -48,7 +48,7 @@ class BayesianNetworks(Networks):
             prepare(inner, config.precision)
 
     def logits(self, x: Images, n_draws: int) -> DrawnLogits:
-        """Logits of each draw: in one pass where their rows are few, else one after another."""
+        """Logits of each draw: in one batched pass for few rows, otherwise one draw at a time."""
         net = self.net
         weights = net.weights(net.noise(n_draws), net.scales())
         if n_draws > 1 and n_draws * len(x) <= BATCHED_ROWS and not isinstance(net.net, UserClassifier):

@@ -1,6 +1,6 @@
-"""Confident Classifier: be undecided about samples that a GAN makes at the rim of the data (Lee et al., 2018).
+"""Confident Classifier: be undecided about samples that a GAN generates at the boundary of the data (Lee et al., 2018).
 
-C classifier · G generator · D discriminator; none of them but C is kept (decision 0018).
+C classifier · G generator · D discriminator; only C is kept (decision 0018).
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ GAN_BETAS = (0.5, 0.999)
 
 
 class JointTraining:
-    """Discriminator, generator and classifier. On each batch they take a step in this order, each by its objective."""
+    """Training of discriminator, generator and classifier, in this order on each batch, each by its own objective."""
 
     def __init__(self, nets: Networks, G: nn.Module, D: nn.Module, config: Config, say: Callable[[str], None]) -> None:
         self.C, self.G, self.D, self.settings = nets.classifier, G, D, config.confident
@@ -40,7 +40,7 @@ class JointTraining:
         self.opt_D = adam(D, GAN_BETAS, one_kernel=one_kernel)
 
     def step(self, x: Images, y: Labels) -> dict[str, Scalar]:
-        # Batch statistics in all phases, as DCGAN is trained; one sample alone has none.
+        # Batch statistics in all phases, as in DCGAN; a single sample has none.
         self.G.train(len(x) > 1)
         self.D.train(len(x) > 1)
         return {
@@ -50,7 +50,7 @@ class JointTraining:
         }
 
     def discriminator_objective(self, x: Images, x_fake: Images) -> Scalar:
-        """min_D: tell samples from generated ones; each of both batches has statistics of its own."""
+        """min_D: distinguish real from generated samples; batch statistics are taken of each separately."""
         return real_loss(self.D(x)) + fake_loss(self.D(x_fake))
 
     def train_discriminator(self, x: Images) -> Scalar:
@@ -59,7 +59,7 @@ class JointTraining:
         return loss.detach()
 
     def generator_objective(self, e: Codes) -> Scalar:
-        """min_G: real for D, and at the rim, where C can be undecided."""
+        """min_G: real to D, and at the boundary of the data, where C is undecided."""
         x_fake = self.G(e)
         return real_loss(self.D(x_fake)) + self.settings.beta * uniform_loss(self.C(x_fake))
 
@@ -82,7 +82,7 @@ class JointTraining:
         return loss.detach()
 
     def noise(self, x: Images) -> Codes:
-        """Fresh noise for as many samples as x has."""
+        """New noise, one row per sample of x."""
         return torch.randn(len(x), self.settings.noise, device=x.device)
 
     @torch.no_grad()
@@ -91,14 +91,14 @@ class JointTraining:
         return cast(Tensor, self.G(e))
 
     def set_learning_rates(self, epoch: int) -> None:
-        """A tenth from 60 % of the epochs on."""
+        """A tenth of the initial rate after 60 % of the epochs."""
         falls = 10 * epoch >= 6 * self.settings.epochs
         for optimizer in (self.opt_C, self.opt_G, self.opt_D):
             set_lr(optimizer, self.settings.lr * 0.1**falls)
 
 
 def fit(nets: Networks, task: Task, config: Config, log: Log, outliers: Sequence[Tensor]) -> None:
-    """Take a step of the discriminator, the generator and the classifier on each batch."""
+    """Train the classifier together with a GAN, and keep its best weights."""
     settings, device, C = config.confident, task.train.x.device, nets.classifier
     G, D = (net.to(device) for net in make_gan(task.shape, settings.noise, settings.width))
     prepare(G, config.precision, "logits")  # pixels are float32, as statistics and losses are

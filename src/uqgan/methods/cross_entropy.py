@@ -1,4 +1,4 @@
-"""Softmax classifiers: minimise the cross-entropy; with outliers, be undecided about them."""
+"""Softmax classifiers: minimise the cross-entropy; on outliers, fit the uniform distribution."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What a user chooses a method by: what it returns, what it costs and needs, where it comes from."""
+"""Facts to choose a method by: what it returns, what it costs and needs, and its reference."""
 
 import json
 from functools import cache
@@ -23,18 +23,18 @@ PAPERS = {
     "ova-oracle": "Oberdiek et al., NeurIPS 2022",
     "uqgan-ensemble": "ours, not in the paper",
 }
-"""Where a method is described as it is implemented here."""
+"""Publication that describes each method as it is implemented here."""
 
 
 @cache
 def costs() -> dict[str, Any]:
-    """Costs of all methods as multiples of `max-softmax`, and what they were measured on (from benchmarks/costs.py)."""
+    """Costs of all methods as multiples of `max-softmax`, and the device of the measurement (benchmarks/costs.py)."""
     found: dict[str, Any] = json.loads((resources.files("uqgan.methods") / "costs.json").read_text())
     return found
 
 
 def facts_of(name: str) -> dict[str, Any]:
-    """All that `uqgan methods` says of a method."""
+    """Everything that `uqgan methods` prints about a method."""
     method = METHODS[name]
     aleatoric, epistemic = returned(method.reading)
     return {

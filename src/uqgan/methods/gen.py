@@ -1,7 +1,7 @@
-"""GEN: evidence for the known classes, and none for samples of perturbed codes (Sensoy et al., 2020).
+"""GEN: evidence for the known classes, and none for samples decoded from perturbed codes (Sensoy et al., 2020).
 
 C classifier · A variational autoencoder · G generator, which perturbs codes · D_code and D_image discriminators of
-codes and of samples; none of them but C is kept (decision 0019).
+codes and of samples; only C is kept (decision 0019).
 """
 
 from collections.abc import Callable, Sequence
@@ -35,11 +35,11 @@ __all__ = ["SETTINGS", "USES", "fit", "networks"]
 SETTINGS: tuple[str, ...] = ("gen",)
 USES: tuple[str, ...] = ()
 KL_FACTOR = 0.1
-"""Weight of the divergence of a sample's codes from N(0, 1) in the autoencoder's objective."""
+"""Weight of KL(q(z|x)‖N(0, 1)) in the autoencoder's objective."""
 
 
-class Rivals(nn.Module):
-    """The networks that are trained beside the classifier and dropped after that."""
+class AuxiliaryNetworks(nn.Module):
+    """Networks that are trained together with the classifier and discarded afterwards."""
 
     def __init__(self, shape: tuple[int, ...], settings: GenConfig) -> None:
         super().__init__()
@@ -48,19 +48,19 @@ class Rivals(nn.Module):
         self.D_code, self.D_image = code_discriminator(settings.dim), image_discriminator(shape)
 
     def make_fast(self, config: Config) -> None:
-        # The least perturbation of a code is a thousandth, which bf16 would round away.
+        # Perturbations may be as small as 0.001, which bf16 would round away.
         prepare(self.A, "fp32", *CODERS)
         prepare(self.D_image, config.precision)
 
 
 class JointTraining:
-    """Classifier, autoencoder, both discriminators, generator: trained in this order on each batch."""
+    """Training of classifier, autoencoder, both discriminators and generator, in this order on each batch."""
 
-    def __init__(self, nets: Networks, rivals: Rivals, config: Config, say: Callable[[str], None]) -> None:
+    def __init__(self, nets: Networks, aux: AuxiliaryNetworks, config: Config, say: Callable[[str], None]) -> None:
         settings = self.settings = config.gen
-        self.C, self.A, self.G = nets.classifier, rivals.A.train(), rivals.G
-        self.D_code, self.D_image = rivals.D_code, rivals.D_image
-        self.call = CompiledCalls(next(rivals.parameters()).device, config.compiles, say)
+        self.C, self.A, self.G = nets.classifier, aux.A.train(), aux.G
+        self.D_code, self.D_image = aux.D_code, aux.D_image
+        self.call = CompiledCalls(next(aux.parameters()).device, config.compiles, say)
         one_kernel = config.compile == "always"
         self.opt_C = adam(self.C, (0.9, 0.999), settings.weight_decay, one_kernel, nets.undecayed)
         self.opt_A = adam(self.A, one_kernel=one_kernel)
@@ -75,7 +75,7 @@ class JointTraining:
     def step(self, x: Images, y: Labels) -> dict[str, Scalar]:
         classifier = self.train_classifier(x, y)
         autoencoder = self.train_autoencoder(x)
-        z = self.call(self.codes, x)  # the autoencoder rests from here on
+        z = self.call(self.codes, x)  # no later phase changes the autoencoder
         z_fake = self.call(self.perturbed, z)
         return {
             "classifier": classifier,
@@ -86,7 +86,7 @@ class JointTraining:
         }
 
     def classifier_objective(self, x: Images, x_fake: Images, y: Labels) -> Scalar:
-        """min_C: evidence for the class of x, none for other classes, and none for any on x̃."""
+        """min_C: evidence for the class of x, none for the other classes, and none for any class on x̃."""
         known, foreign = logits_of_both(self.C, x, x_fake)
         return in_class_loss(known, y) + foreign_loss(foreign) + wrong_evidence_loss(concentration(known), y)
 
@@ -98,7 +98,7 @@ class JointTraining:
         return loss.detach()
 
     def autoencoder_objective(self, x: Images) -> Scalar:
-        """min_A: codes that tell x, spread as N(0, 1), from which D_code can tell perturbed ones."""
+        """min_A: codes that reconstruct x, are distributed as N(0, 1), and differ from perturbed ones for D_code."""
         loc, scale = self.A.encode(x)
         z = loc + scale * torch.randn_like(scale)
         return (
@@ -115,7 +115,7 @@ class JointTraining:
         return loss.detach()
 
     def code_objective(self, z: Codes, z_fake: Codes) -> Scalar:
-        """min_D_code: tell codes from perturbed ones."""
+        """min_D_code: distinguish codes from perturbed ones."""
         return real_loss(self.D_code(z)) + fake_loss(self.D_code(z_fake))
 
     def train_code_discriminator(self, z: Codes, z_fake: Codes) -> Scalar:
@@ -124,7 +124,7 @@ class JointTraining:
         return loss.detach()
 
     def image_objective(self, x: Images, x_fake: Images) -> Scalar:
-        """min_D_image: tell samples from those of perturbed codes."""
+        """min_D_image: distinguish real samples from those decoded from perturbed codes."""
         return real_loss(self.D_image(x)) + fake_loss(self.D_image(x_fake))
 
     def train_image_discriminator(self, x: Images, z_fake: Codes) -> Scalar:
@@ -133,7 +133,7 @@ class JointTraining:
         return loss.detach()
 
     def generator_objective(self, z: Codes) -> Scalar:
-        """min_G: perturbed codes that are codes to D_code, but give no real samples to D_image."""
+        """min_G: perturbed codes that are real to D_code, but whose samples are generated to D_image."""
         z_fake = self.G(z)
         return real_loss(self.D_code(z_fake)) + fake_loss(self.D_image(self.A.decode(z_fake)))
 
@@ -145,7 +145,7 @@ class JointTraining:
 
     @torch.no_grad()
     def codes(self, x: Images) -> Codes:
-        """Codes of samples, drawn and detached."""
+        """Codes sampled from q(z|x), detached."""
         loc, scale = self.A.encode(x)
         return loc + scale * torch.randn_like(scale)
 
@@ -157,19 +157,19 @@ class JointTraining:
 
     @torch.no_grad()
     def images(self, z: Codes) -> Images:
-        """Samples of codes, detached."""
+        """Samples decoded from codes, detached."""
         return self.A.decode(z)
 
 
 def fit(nets: Networks, task: Task, config: Config, log: Log, outliers: Sequence[Tensor]) -> None:
-    """Train the classifier and its rivals on each batch in turn."""
+    """Train the classifier together with its auxiliary networks, and keep its best weights."""
     settings, device, C = config.gen, task.train.x.device, nets.classifier
-    rivals = Rivals(task.shape, settings).to(device)
-    rivals.make_fast(config)
-    joint, best = JointTraining(nets, rivals, config, log.say), Best(C)
+    aux = AuxiliaryNetworks(task.shape, settings).to(device)
+    aux.make_fast(config)
+    joint, best = JointTraining(nets, aux, config, log.say), Best(C)
     gan_optimizers = {"opt_G": joint.opt_G, "opt_code": joint.opt_code, "opt_image": joint.opt_image}
     optimizers = {"opt_C": joint.opt_C, "opt_A": joint.opt_A, **gan_optimizers}
-    parts: Parts = {"C": C, "rivals": rivals, "best": best, **optimizers}
+    parts: Parts = {"C": C, "auxiliary": aux, "best": best, **optimizers}
     epoch_steps = task.train.steps_per_epoch(settings.batch_size, drop_last=False)
     stage = Stage(log, "gen", settings.epochs * epoch_steps, parts)
     batches = task.train.batches(settings.batch_size, stage.steps, log.seed, drop_last=False, flip=task.flip)

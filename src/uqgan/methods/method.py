@@ -5,37 +5,38 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, cast
 
+import joblib
 import torch
 from torch import Tensor, nn
 
-from uqgan.acceleration import compiled, in_bf16, keep_freed_memory, own_randomness
+from uqgan.acceleration import compiled, in_bf16, keep_freed_memory, local_seed
 from uqgan.config import Config
 from uqgan.data.dataset import CHUNK, as_input, equal_chunks
 from uqgan.data.tasks import Task
 from uqgan.errors import UsageError
 from uqgan.files import cache_folder
 from uqgan.log import Log
-from uqgan.methods.side_by_side import PAYS_FROM_SECONDS, train_side_by_side
+from uqgan.methods.parallel import PARALLEL_FROM_SECONDS, train_in_parallel
 from uqgan.networks import Networks
 from uqgan.shapes import DrawnLogits, Images, Labels, Prior
 from uqgan.uncertainty import Prediction, Reading
 from uqgan.weight_cache import cached_file, data_key, train_once
 
 COMPILED_FROM = 7_000_000
-"""Forward passes of single samples from which on compiling the networks for prediction pays."""
+"""Least number of single-sample forward passes for which compiling the networks saves time."""
 NETWORKS = "networks"
-"""Folder of trained networks in the cache."""
+"""Subfolder of the weight cache for trained networks."""
 MOST_MEMBERS = 5
-"""Members of an ensemble, at most; member j of seed k is trained with seed 5k + j, so that no two runs share one."""
+"""Limit of members in an ensemble; member j of seed k has seed 5k + j, so that no two runs share a seed."""
 
 
 class Recipe(Protocol):
-    """A module of this package: the networks it needs, and how they are trained."""
+    """Module of this package: the networks of a method, and their training."""
 
     SETTINGS: tuple[str, ...]
-    """Sections of the settings that it reads, its own first."""
+    """Sections of the settings that it reads, the section named after it first."""
     USES: tuple[str, ...]
-    """Switches of a method that it heeds: `dropout`, `outliers`. A method that sets another one is refused."""
+    """Switches of a method that it supports: `dropout`, `outliers`. A method that sets another one is refused."""
 
     def networks(
         self, shape: tuple[int, ...], n_classes: int, config: Config, dropout: float, user_classifier: nn.Module | None
@@ -45,7 +46,7 @@ class Recipe(Protocol):
 
 
 class Predictor(nn.Module):
-    """Trained networks with the way to read them."""
+    """Trained networks with the reading of their logits."""
 
     prior: Tensor
 
@@ -62,19 +63,19 @@ class Predictor(nn.Module):
         return [cast(Networks, member) for member in self.members]
 
     def member(self, j: int) -> "Predictor":
-        """Member j of an ensemble, read alone."""
+        """Predictor of member j of an ensemble alone."""
         return Predictor([self.networks[j]], self.reading, self.prior, self.passes).eval()
 
     def make_fast(self, config: Config) -> None:
-        """Prepare all networks for the device they are on."""
+        """Prepare all networks for their device."""
         for nets in self.networks:
             nets.make_fast(config)
         self._fast = compiled(self._logits, self.prior.device, config.compiles)
 
     @torch.no_grad()
     def predict(self, x: Tensor, seed: int | None = None) -> Prediction:
-        """Read x: uint8 images, pixels in [0, 1], or points. The same seed repeats the same draws."""
-        with own_randomness(self.prior.device, seed):
+        """Prediction for x: uint8 images, pixels in [0, 1], or points. The same seed repeats the same draws."""
+        with local_seed(self.prior.device, seed):
             if any(nets.draws_weights for nets in self.networks):
                 return self._predict_with_the_same_weights(x)
             chunks = equal_chunks(x.to(self.prior.device), max(1, CHUNK // self.passes))
@@ -83,23 +84,23 @@ class Predictor(nn.Module):
         return Prediction.join(parts).first(len(x))
 
     def _predict_with_the_same_weights(self, x: Tensor) -> Prediction:
-        """Predictions of networks that draw their weights: the draws are those of the call, not of a chunk."""
+        """Prediction of networks with random weights; all chunks share the draws of one call."""
         parts, device = [], self.prior.device
         seed = int(torch.randint(2**31, ()))
         for chunk in torch.split(x, CHUNK):
-            with own_randomness(device, seed):
+            with local_seed(device, seed):
                 parts.append(self.reading(self._logits(as_input(chunk.to(device))), self.prior))
         return Prediction.join(parts)
 
     @torch.no_grad()
     def generate(self, y: Labels, seed: int | None = None) -> Images | None:
         """Out-of-class examples of these classes by the first member; None for methods without a generator."""
-        with own_randomness(self.prior.device, seed):
+        with local_seed(self.prior.device, seed):
             return self.networks[0].generate(y.to(self.prior.device))
 
     @torch.no_grad()
     def reconstruct(self, x: Images, y: Labels) -> Images | None:
-        """Images after the first member's autoencoder; None for methods without one."""
+        """Images reconstructed by the first member's autoencoder; None for methods without one."""
         return self.networks[0].reconstruct(x.to(self.prior.device), y.to(self.prior.device))
 
     def _logits(self, x: Images) -> DrawnLogits:
@@ -117,11 +118,11 @@ class Method:
     passes: int = 1
     """Stochastic forward passes per sample."""
     members: int = 1
-    """Networks of an ensemble."""
+    """Number of independently trained networks."""
     sees_ood: bool = False
     """Whether it trains on the task's outliers, as an oracle does."""
     settings: str = ""
-    """Section of the settings that takes the place of its recipe's own; empty: the recipe's."""
+    """Section of the settings that replaces the recipe's; empty: the recipe's."""
 
     def __post_init__(self) -> None:
         for switch, is_set in (("dropout", self.dropout > 0), ("outliers", self.sees_ood)):
@@ -134,36 +135,36 @@ class Method:
 
     @property
     def sections(self) -> tuple[str, ...]:
-        """Sections of the settings that it reads, its own first."""
-        own, *shared = self.recipe.SETTINGS
-        return (self.settings or own, *shared)
+        """Sections of the settings that it reads, the method's first."""
+        first, *shared = self.recipe.SETTINGS
+        return (self.settings or first, *shared)
 
     @property
     def section(self) -> str:
-        """Section of the settings that is its own."""
+        """Section of the settings that holds the method's values."""
         return self.sections[0]
 
-    def own_config(self, config: Config) -> Config:
-        """Settings with its own section where its recipe looks for them."""
+    def recipe_config(self, config: Config) -> Config:
+        """Settings with the method's section under the name that its recipe reads."""
         return config.model_copy(update={self.recipe.SETTINGS[0]: getattr(config, self.section)})
 
     def assemble(
         self, shape: tuple[int, ...], n_classes: int, config: Config, user_classifier: nn.Module | None = None
     ) -> Predictor:
-        """The method's networks, not trained yet; each member gets a copy of a user-supplied classifier."""
+        """Untrained networks of the method; each member gets a copy of a user-supplied classifier."""
         return self._predictor(
             [self._networks(shape, n_classes, config, user_classifier) for _ in range(self.members)], n_classes
         )
 
     def fit(self, task: Task, config: Config, log: Log, user_classifier: nn.Module | None = None) -> Predictor:
         """Train on the device that holds the task's data."""
-        device, config = task.train.x.device, self.own_config(config)
+        device, config = task.train.x.device, self.recipe_config(config)
         if device.type == "cpu":
             keep_freed_memory()
         members = []
         for j in range(self.members):
             if j == 1 and user_classifier is None:
-                self._train_ahead(task, config, log)
+                self._train_rest_in_parallel(task, config, log)
             members.append(self._fit_member(j, task, config, log, user_classifier))
             if log.signal and j + 1 < self.members:
                 raise log.ended("before all members are trained (--resume goes on)")
@@ -185,26 +186,27 @@ class Method:
         log.stopped, log.signal = its_log.stopped, its_log.signal
         return nets
 
-    def _train_ahead(self, task: Task, config: Config, log: Log) -> None:
-        """On a CPU, train all members but the first side by side, if that one took long enough."""
+    def _train_rest_in_parallel(self, task: Task, config: Config, log: Log) -> None:
+        """On a CPU, train the members after the first in parallel, if the first took long enough."""
         trained = sum(seconds for name, seconds in log.seconds.items() if name not in log.reused)
-        if task.train.x.device.type != "cpu" or config.fresh or trained * (self.members - 1) < PAYS_FROM_SECONDS:
+        pays = joblib.cpu_count() > 1 and trained * (self.members - 1) >= PARALLEL_FROM_SECONDS
+        if task.train.x.device.type != "cpu" or config.fresh or not pays:
             return
         keys = {seed: self._key(task, config, seed) for seed in self._seeds(log)[1:]}
         missing = {seed: key for seed, key in keys.items() if not cached_file(NETWORKS, key, task).exists()}
         folders = [cache_folder() / "unfinished" / key for key in missing.values()]
         if len(missing) > 1:
             single = replace(self, members=1)
-            train_side_by_side(partial(single.fit, task, config), folders, list(missing), log)
+            train_in_parallel(partial(single.fit, task, config), folders, list(missing), log)
 
     def _seeds(self, log: Log) -> list[int]:
-        """The members' seeds."""
+        """Seed of each member."""
         return [log.seed] if self.members == 1 else [MOST_MEMBERS * log.seed + j for j in range(self.members)]
 
     def _networks(
         self, shape: tuple[int, ...], n_classes: int, config: Config, user_classifier: nn.Module | None
     ) -> Networks:
-        nets = self.recipe.networks(shape, n_classes, self.own_config(config), self.dropout, user_classifier)
+        nets = self.recipe.networks(shape, n_classes, self.recipe_config(config), self.dropout, user_classifier)
         if self.passes > 1 and not nets.draws:
             raise UsageError(f"{self.title}: passes = {self.passes}: its networks have nothing to draw (set dropout)")
         return nets
@@ -213,7 +215,7 @@ class Method:
         return Predictor(members, self.reading, torch.full((n_classes,), 1 / n_classes), self.passes).eval()
 
     def _outliers(self, task: Task) -> list[Tensor]:
-        """The task's outlier sets, for methods that train on them."""
+        """Outlier sets of the task, for methods that train on them."""
         if not self.sees_ood:
             return []
         sets = [x.to(task.train.x.device) for x in task.outliers.values() if len(x)]
@@ -224,7 +226,7 @@ class Method:
         return sets
 
     def _key(self, task: Task, config: Config, seed: int) -> str:
-        """Digest of all that the trained weights of a member depend on."""
+        """Digest of everything that the trained weights of a member depend on."""
         device = task.train.x.device
         switches = [self.recipe.SETTINGS[0], self.dropout, self.sees_ood, config.classifier]
         modes = [in_bf16(config.precision, device), config.compiles and device.type == "cuda"]

@@ -1,4 +1,4 @@
-"""One-vs-all classifiers: minimise Eq. 1; with outliers, Eq. 9 with these in place of generated samples."""
+"""One-vs-all classifiers: minimise Eq. 1; with outliers, Eq. 9 with outliers in place of generated samples."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -20,7 +20,7 @@ __all__ = ["SETTINGS", "USES", "fit", "networks"]
 SETTINGS: tuple[str, ...] = ("one_vs_all",)
 USES: tuple[str, ...] = ("dropout", "outliers")
 LAMBDA_REAL = 0.6
-"""Share of the out-of-class loss taken from known samples, as in the paper's Eq. 9; outliers have the rest."""
+"""Weight of the out-of-class loss on known samples, as in the paper's Eq. 9; outliers have the rest."""
 
 
 def fit(nets: Networks, task: Task, config: Config, log: Log, outliers: Sequence[Tensor]) -> None:

@@ -69,7 +69,7 @@ def fit(nets: Networks, task: Task, config: Config, log: Log, outliers: Sequence
 
 
 class JointTraining:
-    """Critic, generator and classifier. On each batch they are trained in this order, each by its own objective."""
+    """Training of critic, generator and classifier, in this order on each batch, each by its own objective."""
 
     def __init__(
         self, nets: ShieldedNetworks, D: Critic, prior: Prior, config: Config, say: Callable[[str], None]
@@ -85,7 +85,7 @@ class JointTraining:
         self.opt_D = adam(self.D, GAN_BETAS, one_kernel=one_kernel)
 
     def critic_objective(self, z: Codes, z_fake: Codes, y: Labels) -> Scalar:
-        """max_D, Eq. 8: tell the codes of class y from generated ones."""
+        """max_D, Eq. 8: distinguish the codes of class y from generated ones."""
         return critic_loss(self.D, z, z_fake, y, self.settings.lambda_gp)
 
     def train_critic(self, x: Images, y: Labels, z: Codes) -> Scalar:
@@ -96,7 +96,7 @@ class JointTraining:
         return loss.detach()
 
     def generator_objective(self, z: Codes, y: Labels) -> Scalar:
-        """min_G, Eq. 8: close to the class for D, outside it for C, on all its sides for L_R."""
+        """min_G, Eq. 8: close to the class for D, outside it for C, in all directions for L_R."""
         z_fake = self.G(y)
         to_critic: Scalar = -self.D(z_fake, y).mean()
         to_classifier = out_of_class_loss(self.C(self.A.decode(z_fake, y)), y)
@@ -112,7 +112,7 @@ class JointTraining:
         return loss.detach()
 
     def classifier_objective(self, x: Images, x_fake: Images, y: Labels) -> Scalar:
-        """min_C, Eq. 9: in-class on x, out-of-class on other classes and on x̃."""
+        """min_C, Eq. 9: in-class on x, out-of-class for the other classes and on x̃."""
         return classifier_loss(*logits_of_both(self.C, x, x_fake), y, self.prior, self.settings.lambda_real)
 
     def train_classifier(self, x: Images, y: Labels, z: Codes) -> Scalar:
@@ -135,12 +135,12 @@ class JointTraining:
 
     @torch.no_grad()
     def real_images(self, x: Images, y: Labels, z: Codes) -> Images:
-        """Real samples, the first ones of the batch decoded from their codes, if the settings say so."""
+        """Real samples, of which a share, `decoded_real`, is replaced by reconstructions."""
         n = round(self.settings.decoded_real * len(x))
         return torch.cat([self.A.decode(z[:n], y[:n]), x[n:]]) if n else x
 
     def set_learning_rates(self, step: int) -> None:
-        """Linear decay. The critic's next phase is that of the batch after this step's (`overlapped`)."""
+        """Linear decay. The critic is one batch ahead of the generator and the classifier (`overlapped`)."""
         s = self.settings
         set_lr(self.opt_C, decay(s.lr, s.end_lr, step, s.iterations))
         set_lr(self.opt_G, decay(s.gan_lr, s.gan_end_lr, step, s.iterations))
@@ -190,7 +190,7 @@ def fit_jointly(nets: ShieldedNetworks, task: Task, config: Config, log: Log) ->
 
 @torch.no_grad()
 def encode_all(A: Autoencoder, task: Task) -> Codes:
-    """Codes of all training samples, then of their mirror images: A is frozen, so once is enough."""
+    """Codes of all training samples, then of their mirror images, computed once as A is frozen."""
     data = task.train
     views = [data.x, data.x.flip(3)] if task.flip else [data.x]
     chunks = [zip(equal_chunks(x), equal_chunks(data.y), strict=True) for x in views]

@@ -9,7 +9,7 @@ from uqgan.models.layers import BLOCKS, UpBlock, down_path, init_resnet, with_la
 from uqgan.shapes import Codes, Images, Labels
 
 CODERS = ("encode", "decode_logits")
-"""Methods of an autoencoder that run its networks."""
+"""Methods of an autoencoder that call its networks."""
 
 
 class Autoencoder(nn.Module):
@@ -47,7 +47,7 @@ class Identity(Autoencoder):
 
 
 class ConvAutoencoder(Autoencoder):
-    """An encoder that sees the label as constant channels, and a decoder that sees it appended to the code."""
+    """An encoder given the label as constant channels, and a decoder given it appended to the code."""
 
     def __init__(self, encoder: nn.Module, decoder: nn.Module, n_classes: int, dim: int) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class SmallAutoencoder(ConvAutoencoder):
 
 
 class ResNetAutoencoder(ConvAutoencoder):
-    """The ResNet's blocks down to 4 × 4 pixels and batch-normed ones up again, for 32 × 32 or 64 × 64 pixels."""
+    """The ResNet's blocks down to 4 × 4 pixels, then upsampling blocks with batch norm, for 32 or 64 pixels a side."""
 
     def __init__(self, shape: tuple[int, ...], n_classes: int, dim: int) -> None:
         channels, size, _ = shape

@@ -12,8 +12,9 @@ from uqgan.models.user import UserClassifier
 from uqgan.shapes import Images, Logits
 
 VARIATIONAL = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-"""Layers whose weights and biases are drawn, unless they are frozen; those of norms are not."""
+"""Layers whose weights and biases become random, unless they are frozen; normalisation layers keep fixed ones."""
 LEAST_SCALE = 1e-6
+"""Lower bound of a weight's standard deviation."""
 
 
 class BayesianNet(nn.Module):
@@ -37,20 +38,20 @@ class BayesianNet(nn.Module):
         self.rho = nn.Parameter(torch.normal(-5.0, 0.1, (sum(weight.numel() for weight in means.values()),)))
 
     def means(self) -> Tensor:
-        """The μ of all weights that are drawn, as one vector: a few operations do for all of them."""
+        """The μ of all random weights, as one vector, so that a few operations serve all layers."""
         weights = dict(self.net.named_parameters())
         return torch.cat([weights[name].flatten() for name in self.names])
 
     def scales(self) -> Tensor:
-        """Standard deviations of all weights that are drawn."""
+        """Standard deviations of all random weights."""
         return F.softplus(self.rho) + LEAST_SCALE
 
     def noise(self, *n_draws: int) -> Tensor:
-        """Standard normal noise for all weights that are drawn."""
+        """Standard normal noise for all random weights."""
         return torch.randn(*n_draws, len(self.rho), device=self.rho.device)
 
     def weights(self, noise: Tensor, scales: Tensor) -> Tensor:
-        """Weights μ + scale · noise; with a leading axis where there are several draws of them."""
+        """Weights μ + scale · noise, with a leading axis for several draws."""
         return self.means() + scales * noise
 
     def run(self, x: Images, weights: Tensor) -> Logits:
@@ -60,10 +61,10 @@ class BayesianNet(nn.Module):
         return cast(Tensor, functional_call(self.net, named, (x,)))
 
     def forward(self, x: Images) -> Logits:
-        """Logits of one draw, which all samples share."""
+        """Logits of one draw of the weights, shared by all samples."""
         return self.run(x, self.weights(self.noise(), self.scales()))
 
 
 def to_bayesian(net: nn.Module) -> BayesianNet:
-    """Network with random weights in place of those of all its linear and convolutional layers, but frozen ones."""
+    """Network whose linear and convolutional layers have random weights, except for frozen ones."""
     return BayesianNet(net)

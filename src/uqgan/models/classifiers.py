@@ -53,7 +53,7 @@ CLASSIFIERS: dict[str, type[MLP] | type[LeNet] | type[ResNet]] = {"mlp": MLP, "l
 def make_classifier(
     kind: str, shape: tuple[int, ...], n_classes: int, p: float = 0.0, user_classifier: nn.Module | None = None
 ) -> nn.Module:
-    """A classifier of that kind for inputs of `shape`, with dropout rate `p`; or a copy of a user-supplied one."""
+    """A classifier of that kind for inputs of `shape`, with dropout probability `p`, or a copy of a given one."""
     if user_classifier is not None:
         return UserClassifier(user_classifier, shape, n_classes, draws=p > 0)
     return CLASSIFIERS[kind](shape, n_classes, p)

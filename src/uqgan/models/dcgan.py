@@ -10,13 +10,13 @@ from uqgan.models.gan import small_weights
 from uqgan.shapes import Codes, Images
 
 SMALLEST = 4
-"""Side in pixels of the image that a generator starts from, and a discriminator ends at."""
+"""Height and width, in pixels, of a generator's first feature map and of a discriminator's last."""
 
 
 class ImageGenerator(nn.Module):
-    """G(e): noise to an image, which every layer doubles from 4 × 4 pixels on.
+    """G(e): noise to an image, by transposed convolutions that double 4 × 4 feature maps up to the image's size.
 
-    Channels are halved as often as the image is doubled, up to three times.
+    The first three of them also halve the number of channels.
     """
 
     def __init__(self, shape: tuple[int, ...], noise: int, width: int) -> None:
@@ -56,7 +56,7 @@ class PointGenerator(nn.Sequential):
 
 
 class ImageDiscriminator(nn.Sequential):
-    """D(x): a logit that is high for real images; every layer halves the image down to 4 × 4 pixels."""
+    """D(x): a logit that is high for real images, by strided convolutions down to 4 × 4 pixels."""
 
     def __init__(self, shape: tuple[int, ...], width: int) -> None:
         channels, size, _ = shape
@@ -95,7 +95,7 @@ def make_gan(shape: tuple[int, ...], noise: int, width: int) -> tuple[nn.Module,
 
 
 def doublings(size: int) -> int:
-    """How often 4 pixels are doubled to make that size."""
+    """Number of doublings from 4 pixels to that size."""
     times = (size // SMALLEST).bit_length() - 1
     if size != SMALLEST << max(times, 0):
         raise UsageError(f"image size = {size}: DCGAN takes 4, 8, 16, 32, 64 … pixels")

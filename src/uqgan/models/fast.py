@@ -1,6 +1,6 @@
-"""Quick layers that compute the same as the plain ones of a network, swapped in place.
+"""Faster layers that compute the same as a network's plain ones, swapped in place.
 
-Only here do layers look at the device or the compiler.
+No layer elsewhere depends on the device or the compiler.
 """
 
 from itertools import pairwise
@@ -17,16 +17,16 @@ MASKS_BY_BYTE = 2 * (torch.arange(256)[:, None] >> torch.arange(8) & 1)
 
 
 def fast(net: nn.Module) -> None:
-    """Swap layers of a network in place for equivalent quick ones: same function, same state-dict keys and shapes.
+    """Swap layers of a network in place for equivalent faster ones: same function, same state-dict keys and shapes.
 
-    Norms are swapped and neighbours merged in the residual blocks only: there it is known how they are called.
+    Norms are swapped and adjacent layers fused only in the residual blocks, where the order of calls is known.
     """
     for module in net.modules():
         if type(module) is DownBlock:
             _swap_norms(module.main)
-            _merge_pooling(module.main)
+            _fuse_pooling(module.main)
         elif type(module) is UpBlock:
-            _merge_upsampling(module.main)
+            _fuse_upsampling(module.main)
         elif type(module) is Dropout and module.p == 0.5:
             module.__class__ = HalfDropout
         elif type(module) is nn.ConvTranspose2d and module.bias is not None:
@@ -43,15 +43,15 @@ def _swap_norms(layers: nn.Sequential) -> None:
                 weight.data = weight.data.permute(1, 2, 0).contiguous().permute(2, 0, 1)
 
 
-def _merge_pooling(layers: nn.Sequential) -> None:
-    """Merge the last convolution with the pooling, unless dropout stands between them."""
+def _fuse_pooling(layers: nn.Sequential) -> None:
+    """Fuse the last convolution with the pooling, unless dropout comes between them."""
     conv, between, pool = list(layers)[-3:]
     if type(conv) is nn.Conv2d and type(between) is nn.Identity and type(pool) is nn.AvgPool2d:
         conv.__class__ = ConvPool
         layers[-1] = nn.Identity()
 
 
-def _merge_upsampling(layers: nn.Sequential) -> None:
+def _fuse_upsampling(layers: nn.Sequential) -> None:
     for k, (upsample, conv) in enumerate(pairwise(layers)):
         if type(upsample) is nn.Upsample and type(conv) is nn.Conv2d:
             conv.__class__ = UpsampleConv
@@ -61,8 +61,8 @@ def _merge_upsampling(layers: nn.Sequential) -> None:
 class ChannelsLastNorm(nn.LayerNorm):
     """Layer norm over [channels, height, width] of images in channels-last format.
 
-    `nn.LayerNorm` would copy them to and fro. Here channels are the last axis, as in memory, of images and weights
-    alike. The compiler gets the formula, which it fuses with the layers around it.
+    `nn.LayerNorm` would convert the memory format and back. Here channels are the last axis of both images and weights,
+    as they are in memory. The compiler gets the formula, which it fuses with adjacent layers.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -70,10 +70,10 @@ class ChannelsLastNorm(nn.LayerNorm):
             variance, mean = torch.var_mean(x.float(), dim=(1, 2, 3), correction=0, keepdim=True)
             normal = (x.float() - mean) * torch.rsqrt(variance + self.eps)
             return (normal * self.weight + self.bias).to(x.dtype)
-        # bf16 weights are precise enough for predictions, and float32 ones for training.
+        # bf16 is precise enough for predictions; training needs float32.
         dtype = torch.promote_types(x.dtype, torch.float32) if torch.is_grad_enabled() else x.dtype
         images, weight, bias = (each.to(dtype).movedim(-3, -1) for each in (x, self.weight, self.bias))
-        with torch.autocast(x.device.type, enabled=False):  # it would convert all to float32
+        with torch.autocast(x.device.type, enabled=False):  # autocast runs layer_norm in float32
             normal = F.layer_norm(images, images.shape[1:], weight, bias, self.eps)
         return normal.to(x.dtype).movedim(-1, -3)
 
@@ -81,7 +81,7 @@ class ChannelsLastNorm(nn.LayerNorm):
 class ConvPool(nn.Conv2d):
     """A 3 × 3 convolution and the mean of every 2 × 2 pixels, as one 4 × 4 convolution with stride 2.
 
-    It takes less than half the products, and no image of full size between.
+    It needs fewer than half the multiplications, and no full-size intermediate image.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -103,10 +103,10 @@ def _sum_of_shifts(kernel: Tensor) -> Tensor:
 
 
 class TransposedConv(nn.ConvTranspose2d):
-    """A transposed convolution whose bias is added apart in training on a CPU, and which is a product for one pixel.
+    """A transposed convolution that adds its bias separately in CPU training, and is a matrix product for 1 × 1 inputs.
 
-    On a CPU PyTorch takes longer for the gradient of that bias than for all others. The memory format of images of one
-    pixel is ambiguous: on CUDA the weights' gradient has another one than the compiler expects.
+    On a CPU PyTorch takes longer for the gradient of that bias than for all other gradients. The memory format of 1 × 1
+    images is ambiguous: on CUDA the weights' gradient comes in another one than the compiler expects.
     """
 
     def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
@@ -123,13 +123,14 @@ class TransposedConv(nn.ConvTranspose2d):
 
     @property
     def _is_product(self) -> bool:
-        """Whether one pixel becomes its value times the kernel, whatever the stride."""
+        """Whether the output for a single pixel is its value times the kernel, whatever the stride."""
         return self.groups == 1 and not any((*self.padding, *self.output_padding)) and max(self.dilation) == 1
 
 
 class HalvingPool(nn.MaxPool2d):
-    """Largest of every 2 × 2 pixels; to predict on a CPU, where PyTorch takes most of a small network's time for it,
-    as the larger of neighbouring rows, then columns.
+    """2 × 2 max-pooling; for prediction on a CPU as the maximum of adjacent rows, then columns.
+
+    There `nn.MaxPool2d` takes most of a small network's time.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -142,14 +143,14 @@ class HalvingPool(nn.MaxPool2d):
 
 
 def _halves(pool: nn.MaxPool2d) -> bool:
-    """Whether it takes the largest of every 2 × 2 pixels, and nothing else."""
+    """Whether a layer is plain 2 × 2 max-pooling with stride 2."""
     shape = (pool.kernel_size, pool.stride, pool.padding, pool.dilation)
     usual = all(each in (value, (value, value)) for each, value in zip(shape, (2, 2, 0, 1), strict=True))
     return usual and not pool.return_indices and not pool.ceil_mode
 
 
 class HalfDropout(Dropout):
-    """Dropout with p = 0.5, which takes one random bit per element; a random number each costs more than a layer."""
+    """Dropout with p = 0.5 from one random bit per element; a random number per element costs more than a layer."""
 
     def forward(self, x: Tensor) -> Tensor:
         if x.device.type == "cpu":
@@ -160,7 +161,7 @@ class HalfDropout(Dropout):
 
 
 def half_dropout_mask(x: Tensor) -> Tensor:
-    """A mask of zeros and twos with x's shape, dtype and layout: 64 elements from one random number."""
+    """Dropout mask of zeros and twos with x's shape, dtype and memory format: 64 elements per random number."""
     n = x.numel()
     words = torch.empty(-(-n // 64), dtype=torch.int64).random_(-(2**63), None)
     eights = MASKS_BY_BYTE.to(x.dtype).index_select(0, words.view(torch.uint8).int())
@@ -168,7 +169,7 @@ def half_dropout_mask(x: Tensor) -> Tensor:
 
 
 def compiled_half_dropout_mask(x: Images) -> Tensor:
-    """A mask of zeros and twos on a GPU, by operations that fuse into one kernel: 16 elements per random number."""
+    """Dropout mask of zeros and twos, by operations that fuse into one GPU kernel: 16 elements per random number."""
     batch, channels, height, width = x.shape
     draw = torch.rand(batch, height, width, channels // 16, 1, device=x.device) * 2**16
     bits = draw.to(torch.int32) >> torch.arange(16, device=x.device, dtype=torch.int32) & 1

@@ -1,4 +1,4 @@
-"""The conditional generator and critic, which work on codes."""
+"""The conditional generator and critic, in the latent space."""
 
 from itertools import pairwise
 from typing import cast
@@ -11,7 +11,7 @@ from uqgan.shapes import Codes, Labels
 
 
 class Generator(nn.Module):
-    """G(e|y): uniform noise and a class to a code close to that class."""
+    """G(e|y): uniform noise and a class to a code near that class."""
 
     def __init__(self, dim: int, n_classes: int, noise: int, width: int = 1024) -> None:
         super().__init__()

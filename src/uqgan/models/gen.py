@@ -11,11 +11,13 @@ from uqgan.errors import UsageError
 from uqgan.shapes import Codes, Images
 
 CODERS = ("statistics", "decode_logits")
-"""Methods of the autoencoder that run its networks."""
+"""Methods of the autoencoder that call its networks."""
 LEAST_SCALE = 1e-6
+"""Lower bound of a code's standard deviation."""
 LEAST_PERTURBATION = 1e-3
+"""Lower bound of a perturbation's standard deviation."""
 POINT_WIDTH = 128
-"""Units of a hidden layer of the networks for points."""
+"""Units of a hidden layer in the networks for points."""
 
 
 class VariationalAutoencoder(nn.Module):
@@ -42,7 +44,7 @@ class VariationalAutoencoder(nn.Module):
 
 
 class Perturbation(nn.Module):
-    """G(z): a code with normal noise added, whose standard deviation depends on the code and on chance."""
+    """G(z): a code with normal noise added, whose standard deviation depends on the code and on random input."""
 
     def __init__(self, dim: int, noise: int = 2, width: int = 32) -> None:
         super().__init__()
@@ -56,7 +58,7 @@ class Perturbation(nn.Module):
 
 
 def make_autoencoder(shape: tuple[int, ...], dim: int, width: int) -> VariationalAutoencoder:
-    """A variational autoencoder for points or images; `width` is that of its decoder of images."""
+    """A variational autoencoder for points or images; `width` is the number of channels in the image decoder."""
     if len(shape) == 1:
         hidden = (POINT_WIDTH, POINT_WIDTH)
         return VariationalAutoencoder(_mlp(*shape, *hidden, 2 * dim), _mlp(dim, *hidden, *shape), nn.Identity())
@@ -66,12 +68,12 @@ def make_autoencoder(shape: tuple[int, ...], dim: int, width: int) -> Variationa
 
 
 def code_discriminator(dim: int, width: int = 32) -> nn.Module:
-    """D(z): a logit that is high for codes as they are, and low for perturbed ones."""
+    """D(z): a logit that is high for unchanged codes, and low for perturbed ones."""
     return _mlp(dim, width, width, width, 1)
 
 
 def image_discriminator(shape: tuple[int, ...]) -> nn.Module:
-    """D(x): a logit that is high for real samples, and low for those of perturbed codes."""
+    """D(x): a logit that is high for real samples, and low for those decoded from perturbed codes."""
     if len(shape) == 1:
         return _mlp(*shape, POINT_WIDTH, POINT_WIDTH, 1)
     features, n_features = _features(shape)
@@ -79,7 +81,7 @@ def image_discriminator(shape: tuple[int, ...]) -> nn.Module:
 
 
 def _features(shape: tuple[int, ...]) -> tuple[list[nn.Module], int]:
-    """Two convolutions with pooling, and the number of features they give."""
+    """Two convolutions with pooling, and the number of features they return."""
     channels, size, _ = shape
     layers: list[nn.Module] = [
         *(nn.Conv2d(channels, 20, 5), nn.ReLU(), nn.MaxPool2d(2)),
@@ -90,7 +92,7 @@ def _features(shape: tuple[int, ...]) -> tuple[list[nn.Module], int]:
 
 
 def _image_decoder(shape: tuple[int, ...], dim: int, width: int) -> nn.Module:
-    """Transposed convolutions from a code as an image of one pixel to 35 or 70, and convolutions that trim it."""
+    """Transposed convolutions from a code, as one pixel, to 35 or 70 pixels, and convolutions that crop the image."""
     channels, size, _ = shape
     half = width // 2
     to_17 = [

@@ -11,11 +11,11 @@ from uqgan.errors import UsageError
 from uqgan.shapes import Codes, Images, Labels
 
 BLOCKS = {32: 3, 64: 4}
-"""Number of residual blocks between an image of that size and 4 × 4 pixels."""
+"""Number of residual blocks from an image of that size down to 4 × 4 pixels."""
 
 
 class Dropout(nn.Module):
-    """Element-wise dropout in training and in prediction: it makes the passes of MC dropout differ."""
+    """Element-wise dropout that stays on in prediction, as MC dropout needs."""
 
     draws = True
 
@@ -33,7 +33,7 @@ def dropout(p: float) -> nn.Module:
 
 
 def draws(net: nn.Module) -> bool:
-    """Whether two passes of the same sample through a network differ."""
+    """Whether two forward passes of the same sample differ."""
     return any(getattr(module, "draws", False) for module in net.modules())
 
 
@@ -49,7 +49,7 @@ def with_label_planes(x: Images, y: Labels, n_classes: int) -> Images:
 
 
 class DownBlock(nn.Module):
-    """Pre-activation residual block that halves the image: layer norm, leaky ReLU, average pooling."""
+    """Pre-activation residual block that halves height and width: layer norm, leaky ReLU, average pooling."""
 
     def __init__(self, inputs: int, outputs: int, size: int, p: float = 0.0) -> None:
         super().__init__()
@@ -71,11 +71,11 @@ class DownBlock(nn.Module):
 
 
 class UpBlock(nn.Module):
-    """Pre-activation residual block that doubles the image: batch norm, ReLU, nearest-neighbour upsampling."""
+    """Pre-activation residual block that doubles height and width: batch norm, ReLU, nearest-neighbour upsampling."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        # A 1 × 1 convolution commutes with the upsampling, and costs a quarter before it.
+        # A 1 × 1 convolution commutes with the upsampling; before it, it costs a quarter.
         self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1), nn.Upsample(scale_factor=2))
         self.main = nn.Sequential(
             nn.BatchNorm2d(inputs),
@@ -92,9 +92,9 @@ class UpBlock(nn.Module):
 
 
 def down_path(channels: int, size: int, p: float = 0.0) -> tuple[nn.Sequential, int]:
-    """Stem and residual blocks that bring an image to 4 × 4 pixels, and the number of channels there.
+    """Stem and residual blocks down to 4 × 4 pixels, and the number of channels there.
 
-    The stem has 32 channels; every block but the last doubles them.
+    The stem has 32 channels; every block except the last doubles them.
     """
     if size not in BLOCKS:
         raise UsageError(f"image size = {size}: the ResNets take {' or '.join(map(str, BLOCKS))} pixels")

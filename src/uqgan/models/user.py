@@ -1,4 +1,4 @@
-"""User-supplied classifiers: any network that gives one logit per class."""
+"""User-supplied classifiers: any network that returns one logit per class."""
 
 from copy import deepcopy
 from typing import Any, cast
@@ -13,7 +13,7 @@ DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropou
 
 
 class UserClassifier(nn.Module):
-    """A copy of a user-supplied network, checked by a trial pass; with `draws` its dropout stays on in prediction."""
+    """Copy of a user-supplied network, checked by a trial pass; with `draws` its dropout stays on in prediction."""
 
     def __init__(self, net: nn.Module, shape: tuple[int, ...], n_classes: int, draws: bool = False) -> None:
         super().__init__()

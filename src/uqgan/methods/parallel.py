@@ -1,4 +1,4 @@
-"""Members of an ensemble trained side by side on the cores of a CPU, one process each, into the weight cache."""
+"""Members of an ensemble trained in parallel on a CPU, one process each, into the weight cache."""
 
 import os
 import shutil
@@ -15,20 +15,20 @@ from uqgan.errors import Interrupted
 from uqgan.files import CACHE_VARIABLE, alone_in
 from uqgan.log import Log
 
-PAYS_FROM_SECONDS = 20.0
-"""Training time left from which on the start of further processes pays."""
+PARALLEL_FROM_SECONDS = 20.0
+"""Least remaining training time, in seconds, that justifies starting processes."""
 
 
-def train_side_by_side(train: Callable[[Log], object], folders: Sequence[Path], seeds: Sequence[int], log: Log) -> None:
-    """Call `train` for each seed in a process of its own; a stopped one goes on from its folder the next time.
+def train_in_parallel(train: Callable[[Log], object], folders: Sequence[Path], seeds: Sequence[int], log: Log) -> None:
+    """Call `train` for each seed in a separate process; a stopped one is resumed from its folder the next time.
 
-    Its weights must go to the weight cache: the processes return nothing.
+    `train` must write its weights to the weight cache, as the processes return nothing.
     """
     workers = min(joblib.cpu_count(), len(seeds))
     log.say(f"training {len(seeds)} members, {workers} at a time")
-    known = os.environ.get(CACHE_VARIABLE)  # processes are kept, and may be older than its value
+    cache = os.environ.get(CACHE_VARIABLE)  # joblib reuses processes, which may have started with another value
     calls = (
-        joblib.delayed(_train)(train, *place, log.minutes_left, known) for place in zip(folders, seeds, strict=True)
+        joblib.delayed(_train)(train, *place, log.minutes_left, cache) for place in zip(folders, seeds, strict=True)
     )
     start, name = time.monotonic(), log.label("members")
     with log.bar(name, 0, len(seeds)) as advance:
@@ -39,7 +39,7 @@ def train_side_by_side(train: Callable[[Log], object], folders: Sequence[Path], 
                     advance()
                     log.stopped = log.stopped or stopped
         except KeyboardInterrupt as error:
-            sentence = "stopped by hand while members were trained side by side (--resume goes on)"
+            sentence = "stopped by hand while members were trained in parallel (--resume goes on)"
             raise Interrupted(sentence, *error.args) from None
     log.seconds[name] = time.monotonic() - start
     if log.stopped:
