@@ -60,8 +60,8 @@ chosen settings are trained anew with seeds that the choice has not seen, and th
 
 ## Curves
 
-Made by `make results` from `results/studies/`. OoD sets weigh the same; left axis: solid, right axis: dashed.
-"Agrees": a difference up to {100 * CLOSE:g} percentage points of AUROC counts as none."""
+Made by `make results` from the JSON files of studies in `results/studies/`. OoD sets weigh the same; left axis:
+solid, right axis: dashed. "Agrees": a difference up to {100 * CLOSE:g} percentage points of AUROC counts as none."""
 NONE_YET = "None has been recorded yet."
 
 
