@@ -169,6 +169,7 @@ def test_any_methods_and_seeds_become_rows(other_results: Path) -> None:
     assert ["| GEN", "paper", ""] in rows
     assert first_cells(make_settings.summary("mnist"))[2] == ["| UQGAN", "paper", ""]
     assert "Not run yet: uqgan-mc, one-vs-all" in make_settings.page("mnist")
+    assert "Fewer seeds than 3, of UQGANs 5: uqgan (2), entropy (1)." in make_settings.page("mnist")
 
 
 def test_sections_without_their_files_are_left_out(other_results: Path) -> None:

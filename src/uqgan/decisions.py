@@ -113,7 +113,7 @@ class Decisions:
 
 
 def decide(
-    prediction: Prediction, calibration: Calibration, rule: Rule, own_foreignness: bool, seed: int | None = 0
+    prediction: Prediction, calibration: Calibration, rule: Rule, has_foreignness: bool, seed: int | None = 0
 ) -> Decisions:
     """Decide about a batch.
 
@@ -128,12 +128,12 @@ def decide(
     flagged = p_value <= rule.false_alarm
     like_known = p_values(prediction, calibration.prediction, "foreignness", rule.per_label) > rule.false_alarm
     lac = lac_sets(prediction.probs, calibration, rule.coverage)
-    unknown = flagged & ~(like_known & own_foreignness)
+    unknown = flagged & ~(like_known & has_foreignness)
     accepted = ~flagged & (lac.sum(1) == 1)
     words = torch.where(unknown, 2, torch.where(accepted, 0, 1)).tolist()
     sets = lac if rule.sets == "lac" else aps_sets(prediction.probs, calibration, rule.coverage, seed)
     top = torch.nn.functional.one_hot(prediction.labels, prediction.probs.shape[1]).bool()
-    why = "" if own_foreignness else NO_FOREIGNNESS
+    why = "" if has_foreignness else NO_FOREIGNNESS
     return Decisions(p_value, flagged, tuple(WORDS[word] for word in words), sets, sets | top, why)
 
 

@@ -30,7 +30,7 @@ def write_page(file: Path, run: Run, summary: Summary, look: Look, drift: str) -
         galleries=galleries,
         seen=look_in_words(look),
         drift=drift,
-        why="" if run.own_foreignness else NO_FOREIGNNESS,
+        why="" if run.has_foreignness else NO_FOREIGNNESS,
     )
     write_text(file, page)
 

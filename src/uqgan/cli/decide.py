@@ -55,7 +55,7 @@ def calibrate(
     if as_json:
         print_json(found)
         return
-    show_rule(found, "" if loaded.own_foreignness else NO_FOREIGNNESS)
+    show_rule(found, "" if loaded.has_foreignness else NO_FOREIGNNESS)
     voice.say(f"saved in {run}")
 
 

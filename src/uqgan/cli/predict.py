@@ -240,7 +240,7 @@ def tell(job: Job, summary: "Summary", results: Results, voice: Voice) -> None:
         lines.append(", ".join(f"{word} {summary.counts[word]:,}" for word in WORDS))
     if drift:
         lines.append(f"as a whole: {drift}")
-    if summary.counts["unknown"] and not job.run.own_foreignness:
+    if summary.counts["unknown"] and not job.run.has_foreignness:
         lines.append(NO_FOREIGNNESS)
     for line in lines:
         (voice.say if results.as_json else plain)(line)
