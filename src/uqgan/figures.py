@@ -139,6 +139,8 @@ def sheet(rows: dict[str, list[tuple[str, Tensor]]], per_class: int) -> Figure:
         for row, (title, pictures) in enumerate(strips):
             bottom = height - k * (n_rows * TILE + GAP) - (row + 1) * TILE
             words, weight = (f"{name}: {title}", "bold") if row == 0 else (title, "normal")
+            if not len(pictures):  # a class without test pictures
+                continue
             middle = (bottom + TILE / 2) / height
             figure.text((LABEL - 0.08) / width, middle, words, ha="right", va="center", weight=weight)
             axes = figure.add_axes((LABEL / width, bottom / height, TILE * len(pictures) / width, TILE / height))
