@@ -99,6 +99,7 @@ def main() -> None:
     parser.add_argument("--method", default="uqgan")
     parser.add_argument("--json", type=Path, default=ROOT / "results" / "decisions" / "folder.json")
     chosen = parser.parse_args()
+    load = round(os.getloadavg()[0], 1)  # what other programs left of the cores
     with TemporaryDirectory() as place:
         folder = Path(place)
         pictures(folder)
@@ -122,6 +123,8 @@ def main() -> None:
         "commit": COMMIT,
         "device": describe(torch.device("cpu")),
         "threads": torch.get_num_threads(),
+        "cores": os.cpu_count(),
+        "load_before": load,
         "versions": versions(),
     }
     write_json(chosen.json, record)

@@ -3,11 +3,11 @@
 import io
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+Answer = TypeVar("Answer")
 Pixels = npt.NDArray[np.uint8]
 GREY = ("1", "L", "LA", "I", "I;16", "I;16B")
 """Modes of pictures without colour."""
@@ -70,26 +71,28 @@ def pixels(data: bytes, look: Look) -> Pixels:
 
     For use within `without_pillow_limit`.
     """
-    with _opened(data) as image:
-        return as_seen(image, look)
+    return _opened(data, as_seen, look)
 
 
 def describe(data: bytes) -> tuple[tuple[int, int], bool]:
     """Width and height of an encoded picture, and whether it is grey."""
-    with without_pillow_limit(), _opened(data) as image:
-        size, grey_mode = image.size, image.mode in GREY
-        small: Any = np.zeros(3) if grey_mode else as_seen(image, Look(16, 3)).astype(np.int16)
+    with without_pillow_limit():
+        return _opened(data, _size_and_grey)
+
+
+def _size_and_grey(image: "Image") -> tuple[tuple[int, int], bool]:
+    size, grey_mode = image.size, image.mode in GREY
+    small: Any = np.zeros(3) if grey_mode else as_seen(image, Look(16, 3)).astype(np.int16)
     return size, grey_mode or bool((abs(small - small.mean(0)) <= 1).all())
 
 
-@contextmanager
-def _opened(data: bytes) -> Iterator["Image"]:
-    """Picture of these bytes; whatever is wrong with it is raised as `Broken`."""
+def _opened(data: bytes, ask: Callable[..., Answer], *words: Any) -> Answer:
+    """What a function makes of the picture of these bytes; whatever is wrong with it is raised as `Broken`."""
     from PIL import Image
 
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-            yield image
+            return ask(image, *words)
     except Broken:
         raise
     except Exception as error:  # Pillow's plug-ins raise nearly everything on damaged bytes
@@ -114,7 +117,7 @@ def as_seen(image: "Image", look: Look) -> Pixels:
     if width * height > LARGEST:
         raise Broken(f"{width:,} × {height:,} pixels, more than {LARGEST:,}")
     image.draft(None, (2 * look.size, 2 * look.size))  # a large JPEG needn't be unpacked in full
-    image.load()
+    image.load()  # a PNG may say only behind its pixels how the camera was held
     image = _squared(_flat(_upright(image)), look.size)
     if look.channels == 1 and image.mode != "L":
         image = image.convert("L")
