@@ -102,7 +102,7 @@ def scored_there(nodes: Nodes, job: Job, files: Iterator[str], first: int) -> It
 
 
 def named(pieces: Iterable["Piece"], names: deque[str]) -> Iterator["Piece"]:
-    """Pieces as they come, whose files are put into `names`: rows hold what can be printed of a file's name."""
+    """Pass on pieces, and append their files to `names`: rows only have the printable form of a path."""
     for files, outcome in pieces:
         names.extend(files)
         yield files, outcome
