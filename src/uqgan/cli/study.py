@@ -113,10 +113,11 @@ def rows_of(curve: "Curve") -> list[dict[str, Any]]:
         columns = {title: curve.means(metric, method) for metric, title in TITLES.items()}
         for value in curve.values:
             seconds = [point.seconds for point in curve.points if (point.value, point.method) == (value, method)]
-            row = {STUDIES[curve.study].title: value if isinstance(value, str) else f"{value:g}", "method": method}
+            row = {STUDIES[curve.study].title: value if isinstance(value, str) else f"{value:g}"}
+            row |= {"method": method} if len(curve.methods) > 1 else {}
             if seconds:
                 scores = {title: percent(found.get(value)) for title, found in columns.items()}
-                rows.append(row | scores | {"seeds": len(seconds), "minutes": f"{sum(seconds) / 60:.1f}"})
+                rows.append(row | scores | {"seeds": len(seconds), "min": f"{sum(seconds) / 60:.1f}"})
     return rows
 
 
