@@ -24,6 +24,8 @@ from uqgan.methods import METHODS
 from uqgan.reproduction import Block, Column, Reproduction, reproduce
 from uqgan.results import check_origin, find_results, set_title
 
+SEEDS = {"mnist": 3, "cifar10": 3}
+"""Seeds that each method should have; UQGANs should have two more."""
 OTHERS = ("digits",)
 """Tasks with a page that the paper does not have."""
 PAGE = """# {title}
@@ -92,6 +94,7 @@ def page(task: str) -> str:
     kept = replace(found, rows=tuple(row for row in found.rows if row.results or row.printed))
     words = [counted(found)] if task in paper.settings() else []
     words += [f"Not run yet: {', '.join(found.missing)}."] if found.missing else []
+    words += filter(None, [short_of_seeds(found)]) if task in SEEDS else []
     parts = [PAGE.format(title=set_title(task), task=task), conditions(found), " ".join(words)]
     parts += [order(found), *explanations(found), below(found)]
     for block in found.blocks:
@@ -99,6 +102,17 @@ def page(task: str) -> str:
             parts += [f"## {block.title}", markdown_table(kept, block)]
     runs = runs_table(found)
     return joined(*parts, detection(found), f"## {RUNS}\n\n{runs}" if runs else "", again(task), comparison(task))
+
+
+def short_of_seeds(found: Reproduction) -> str:
+    """Methods with fewer seeds than they should have."""
+    least = SEEDS[found.task]
+    few = [
+        f"{row.method} ({len(row.results)})"
+        for row in found.rows
+        if row.printed and 0 < len(row.results) < least + 2 * row.method.startswith("uqgan")
+    ]
+    return f"Fewer seeds than {least}, of UQGANs {least + 2}: {', '.join(few)}." if few else ""
 
 
 def again(task: str) -> str:
@@ -154,7 +168,7 @@ def comparison(task: str) -> str:
     body = [[set_title(key), *(cell(found[key, seed]) for seed in seeds)] for key in sets]
     words = (
         "AUROC of `uqgan` minus that of `one-vs-all` on the same test samples (paired bootstrap, 95 % interval), by "
-        f"`python benchmarks/quality.py {task}`:"
+        f"`python benchmarks/collect.py runs/{task}`:"
     )
     return joined("## UQGAN against one-vs-all", words, table(["OoD set", *(f"seed {seed}" for seed in seeds)], body))
 

@@ -1,4 +1,6 @@
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -168,3 +170,21 @@ def test_with_a_layout_no_value_is_looked_at_as_a_cuda_graph_needs(kind: str) ->
     y = torch.zeros(24, dtype=torch.long, device="meta")
     z, z_fake = torch.zeros(24, 3, device="meta"), torch.zeros(24, 3, device="meta", requires_grad=True)
     torch.autograd.grad(REGULARISERS[kind](z, z_fake, y, (4, 9)), z_fake)
+
+
+COMPILED = """
+import torch
+from uqgan.regulariser import REGULARISERS
+
+z, z_fake, y = torch.randn(24, 3), torch.randn(24, 3, requires_grad=True), torch.randint(4, (24,))
+for loss in REGULARISERS.values():
+    objective = lambda *batch: loss(*batch, (4, 9))
+    compiled = torch.compile(objective, backend="aot_eager", fullgraph=True, dynamic=False)
+    ours, plain = (torch.autograd.grad(each(z, z_fake, y), z_fake)[0] for each in (compiled, objective))
+    torch.testing.assert_close(ours, plain)
+"""
+
+
+def test_with_a_layout_all_are_compiled_as_one_graph_with_the_same_result() -> None:
+    """In a process without the checks of shapes, which can't be compiled."""
+    subprocess.run([sys.executable, "-c", COMPILED], check=True)

@@ -99,7 +99,7 @@ def test_values_settings_methods_and_seeds_can_be_chosen() -> None:
     [
         (("lambda-reel", "mnist"), "study = lambda-reel: no such study; did you mean lambda-real?"),
         (("lambda-real", "mnist", (), (0,), ["1.5"]), "uqgan.lambda_real = '1.5': must be at most 1.0"),
-        (("lambda-real", "mnist", ["entropy"]), "uqgan.lambda_cl: has no effect|uqgan.lambda_r"),
+        (("lambda-real", "mnist", ["entropy"]), "has no effect, none of the methods reads it"),
         (("lambda-cl", "digits", (), (0,), (), {"uqgan.lambda_cl": 3}), "the study varies it"),
         (("n-classes", "moons"), "task = moons: has no classes to choose from"),
         (("n-classes", "mnist", (), (0,), ["10"]), "--values = 10: must be from 2 to 9 known classes"),
@@ -234,9 +234,20 @@ def test_a_result_without_scores_that_weigh_sets_alike_is_refused(tmp_path: Path
     cells = study_cells("lambda-real", "digits", values=["0.5"])
     write_records(tmp_path, cells, lambda *_: 0.5)
     file = tmp_path / cells[0.5][0].name / cells[0.5][0].result
-    file.write_text(json.dumps(record(0.5) | {"balanced": {}}))
-    with pytest.raises(UsageError, match="has no OoD sets together"):
+    file.write_text(json.dumps({key: part for key, part in record(0.5).items() if key != "balanced"}))
+    with pytest.raises(UsageError, match="by an older version"):
         gather("lambda-real", "digits", cells, {}, tmp_path, "")
+
+
+def test_own_pictures_without_ood_sets_have_a_curve_of_their_known_classes(tmp_path: Path) -> None:
+    cells = study_cells("lambda-real", "digits", values=["0.5"])
+    write_records(tmp_path, cells, lambda *_: 0.5)
+    file, made = tmp_path / cells[0.5][0].name / cells[0.5][0].result, record(0.5)
+    file.write_text(json.dumps(made | {"balanced": {"sizes": {"known": 9}}, "scores": made["scores"] | {"sets": {}}}))
+    curve = gather("lambda-real", "digits", cells, {}, tmp_path, "")
+    assert curve.means("accuracy") == {0.5: 0.9}
+    assert curve.means("auroc") == {}
+    assert study_figure(curve)
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -107,7 +107,7 @@ def plan_cells(
     """
     if not methods or not seeds or not variants:
         raise UsageError("grid: has no cells (name tasks, methods and seeds)")
-    for name in {name for variant in variants for name in variant}:
+    for name in dict.fromkeys(name for variant in variants for name in variant):
         section = name.partition(".")[0] if "." in name else ""
         if section and not any(section in METHODS[method].sections for method in methods):
             raise UsageError(f"{name}: has no effect, none of the methods reads it (methods: {', '.join(methods)})")

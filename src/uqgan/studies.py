@@ -86,7 +86,7 @@ class Point:
     method: str
     seed: int
     scores: Mapping[str, float | None]
-    """By the names of `paper.TITLES`."""
+    """By the names of `paper.TITLES`; None where there is nothing to compute it from."""
     auroc: Mapping[str, float]
     """Of each OoD set."""
     sizes: Mapping[str, int]
@@ -196,7 +196,7 @@ def task_of_classes(task: str, n: int) -> str:
 def gather(
     name: str, task: str, cells: Mapping[Value, Sequence[Cell]], changes: Settings, root: Path, command: str
 ) -> Curve:
-    """The curve that finished cells give; a run without validation scores of its own is left out."""
+    """The curve that finished cells give."""
     records = {
         (value, cell): json.loads((root / cell.name / cell.result).read_bytes())
         for value, each in cells.items()
@@ -204,8 +204,8 @@ def gather(
         if (root / cell.name / cell.result).exists()
     }
     for (_, cell), record in records.items():
-        if "auroc" not in record.get("balanced", {}):
-            raise UsageError(f"{root / cell.name / cell.result}: has no OoD sets together (delete it, it is made anew)")
+        if "balanced" not in record:
+            raise UsageError(f"{root / cell.name / cell.result}: by an older version (delete it, and it is made anew)")
     points = tuple(point_of(value, cell, record) for (value, cell), record in records.items())
     facts = {key: list(dict.fromkeys(record[key] for record in records.values())) for key in FACTS}
     versions: dict[str, str] = next((record["versions"] for record in records.values()), {})
@@ -225,7 +225,7 @@ def point_of(value: Value, cell: Cell, record: Mapping[str, Any]) -> Point:
         value=value,
         method=cell.method,
         seed=cell.seed,
-        scores={key: together[key] if key in together else known[key] for key in TITLES},
+        scores={key: together.get(key, known.get(key)) for key in TITLES},
         auroc={key: row["auroc"] for key, row in known["sets"].items() if key in together["sizes"]},
         sizes=together["sizes"],
         seconds=round(record["seconds"], 1),

@@ -1,12 +1,10 @@
-"""Command that predicts pictures: from files to decisions."""
+"""The command predict: from files to decisions."""
 
 import os
 import sys
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,12 +14,10 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from uqgan.cli.app import Json, Machine, Voice, Whole, app, check_page
+from uqgan.cli.scored import Job, Nodes, scored_here, scored_there
 from uqgan.errors import RunFailed, UsageError, count
 
 if TYPE_CHECKING:
-    from uqgan.data.decode import Piece
-    from uqgan.data.inputs import Sources
-    from uqgan.data.look import Look
     from uqgan.run import Run
     from uqgan.scoring import Summary
     from uqgan.sorting import Folders
@@ -37,20 +33,20 @@ BESIDE = 60
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Results:
-    """Where predictions are written."""
+    """Output of predictions."""
 
     output: Annotated[Path | None, Parameter(("--output", "-o"))] = None
-    """A .csv, .jsonl or .parquet file with a row for each picture; a table of the first ones if not given."""
+    """A .csv, .jsonl or .parquet file with a row per picture; a table of the first ones if not given."""
     probabilities: bool = False
-    """A column for each class with its probability."""
+    """Add a column per class with its probability."""
     resume: bool = False
-    """Go on with the output of a command that was interrupted."""
+    """Continue the output of an interrupted command."""
     copy_to: Path | None = None
-    """Folder to copy the pictures to, into accept/LABEL/, ambiguous/ and unknown/."""
+    """Folder for copies of the pictures, in accept/LABEL/, ambiguous/ and unknown/."""
     page: Path | None = None
     """An HTML page with galleries of accepted, ambiguous and unknown pictures."""
     as_json: Json = False
-    """Print a JSON object for each picture, on a line of its own."""
+    """Print a JSON object per picture, each on one line."""
 
 
 @app.command
@@ -62,22 +58,23 @@ def predict(
     results: Results = Results(),
     seed: Whole = 0,
     machine: Machine = Machine(),
+    nodes: Nodes = Nodes(),
     voice: Voice = Voice(),
 ) -> None:
-    """Say of pictures what they are, and whether to accept that: files, folders, patterns, or a list on standard input.
+    """Predict pictures, and decide about each: files, folders, patterns, or a list on standard input.
 
-    Files that cannot be read are named, and the exit status is then 1.
+    Files that cannot be read are listed, and the exit status is then 1.
 
-    Parameters
-    ----------
-    run
-        Folder of a run.
-    paths
-        Pictures, folders of them, patterns in quotes, or - for a list on standard input, one path a line.
-    seed
-        The same seed repeats the draws of a stochastic method.
+        Parameters
+        ----------
+        run
+            Folder of a run.
+        paths
+            Pictures, folders of them, patterns in quotes, or - for a list on standard input, one path per line.
+        seed
+            The same seed repeats the draws of a stochastic method.
     """
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait leave their cores to decoding
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle threads leave their cores to decoding
     from uqgan.data.inputs import Sources, look_in_words, look_of
     from uqgan.samples import check_seed
     from uqgan.tables import check_ending
@@ -88,33 +85,22 @@ def predict(
         raise UsageError("resume: needs --output, the file to go on with")
     check_page("--page", results.page)
     check_seed(seed)
+    nodes.check()
     with closing(Sources(paths, sys.stdin.buffer if "-" in paths else None)) as sources:
         with voice.busy(f"loading {run}"):
             loaded = machine.load(run)
             look, total = look_of(loaded.record.plan.shape), sources.count()
         voice.say(f"{count(total, 'picture')}, seen {look_in_words(look)}")
         decides = can_decide(loaded, voice, needed=bool(results.copy_to or results.page))
-        job = Job(loaded, sources, total, look, seed, decides)
-        summary = score_all(job, results, voice)
+        job = Job(loaded, sources, total, look, seed, decides, results.probabilities)
+        summary = score_all(job, results, nodes, voice)
     tell(job, summary, results, voice)
     if summary.broken:
         raise RunFailed(f"{summary.broken:,} of {count(summary.n, 'picture')} could not be read")
 
 
-@dataclass(frozen=True)
-class Job:
-    """Pictures to predict, and the run that predicts them."""
-
-    run: "Run"
-    sources: "Sources"
-    total: int
-    look: "Look"
-    seed: int
-    decides: bool
-
-
 def can_decide(run: "Run", voice: Voice, needed: bool) -> bool:
-    """Whether a run can decide; if not, the reason is printed, or raised where decisions are needed."""
+    """Whether a run can decide; otherwise the reason is printed, or raised where decisions are required."""
     try:
         run.decide(run.calibration.prediction.first(1))
     except UsageError as error:
@@ -125,20 +111,15 @@ def can_decide(run: "Run", voice: Voice, needed: bool) -> bool:
     return True
 
 
-def score_all(job: Job, results: Results, voice: Voice) -> "Summary":
-    """Predict all pictures; each chunk is kept, copied and printed before the next."""
-    import joblib
-    import torch
-
-    from uqgan.data.decode import decoding
-    from uqgan.data.inputs import batches_of, processes_for
+def score_all(job: Job, results: Results, nodes: Nodes, voice: Voice) -> "Summary":
+    """Predict all pictures; each chunk is saved, copied and printed before the next."""
     from uqgan.log import interrupts
     from uqgan.progress import Pace, shown
-    from uqgan.scoring import PICTURES, PIECE, Summary, chunk_size, columns_of, score, threads_beside
+    from uqgan.scoring import PICTURES, Summary, chunk_size, columns_of
     from uqgan.sorting import Folders
     from uqgan.tables import json_line
 
-    run, columns, chunk = job.run, columns_of(job.run.class_names, results.probabilities), chunk_size(job.run)
+    run, columns, chunk = job.run, columns_of(job.run.class_names, job.probabilities), chunk_size(job.run)
     summary = Summary(columns, run.rule.score, pictures=PICTURES if results.page else 0)
     folders = Folders(results.copy_to, job.sources.folders()) if results.copy_to else None
     with ExitStack() as stack:
@@ -146,18 +127,14 @@ def score_all(job: Job, results: Results, voice: Voice) -> "Summary":
         if results.output:
             table = stack.enter_context(closing(begun(job, columns, chunk, results)))
             go_on(table, summary, files, results.resume, voice)
-        workers = processes_for(islice(iter(job.sources), summary.n, None))
-        names: deque[str] = deque()
-        pieces = named(stack.enter_context(decoding(batches_of(files, PIECE), job.look, workers)), names)
-        if workers > 1 and run.record.predictor.prior.device.type == "cpu":
-            stack.callback(torch.set_num_threads, torch.get_num_threads())
-            torch.set_num_threads(threads_beside(run, joblib.cpu_count()))
+        first = summary.n // chunk
+        scored = scored_there(nodes, job, files, first) if nodes.ray else scored_here(job, files, first)
+        chunks = stack.enter_context(scored)
         asked = stack.enter_context(interrupts())
         pace = Pace("predicting", summary.n, job.total, "picture")
         show = stack.enter_context(shown(pace, voice.console()))
         try:
-            for rows in score(run, pieces, job.seed, results.probabilities, job.decides, summary.n // chunk):
-                done = [names.popleft() for _ in rows]
+            for done, rows in chunks:
                 if folders:
                     copy(folders, done, rows, columns)
                 if table:
@@ -179,7 +156,7 @@ def score_all(job: Job, results: Results, voice: Voice) -> "Summary":
 
 
 def begun(job: Job, columns: Sequence[str], chunk: int, results: Results) -> "Kept":
-    """Output table, with the rows that an interrupted command left."""
+    """Output table, with the rows of an interrupted command."""
     from uqgan.tables import Table as Kept
 
     assert results.output
@@ -187,14 +164,14 @@ def begun(job: Job, columns: Sequence[str], chunk: int, results: Results) -> "Ke
     facts = {
         "run": about.get("weights_sha256"),
         "seed": job.seed,
-        "device": job.run.record.predictor.prior.device.type,
+        "device": job.device,
         "rule": asdict(job.run.rule) if job.decides else None,
     }
     return Kept(results.output, columns, facts, chunk, results.resume)
 
 
 def go_on(table: "Kept", summary: "Summary", files: Iterator[str], resumes: bool, voice: Voice) -> None:
-    """Count the rows of an interrupted command, which must be of the same files in the same order."""
+    """Add the rows of an interrupted command to the summary; they must be of the same files in the same order."""
     from uqgan.scoring import printable
 
     if table.n:
@@ -210,13 +187,6 @@ def go_on(table: "Kept", summary: "Summary", files: Iterator[str], resumes: bool
         summary.add([row])
 
 
-def named(pieces: Iterable["Piece"], names: deque[str]) -> Iterator["Piece"]:
-    """Pieces as they come, whose files are put into `names`: rows hold what can be printed of a file's name."""
-    for files, outcome in pieces:
-        names.extend(files)
-        yield files, outcome
-
-
 def copy(folders: "Folders", files: Sequence[str], rows: Sequence["Row"], columns: Sequence[str]) -> None:
     label, word = (columns.index(name) for name in ("label", "decision"))
     for file, row in zip(files, rows, strict=True):
@@ -225,7 +195,7 @@ def copy(folders: "Folders", files: Sequence[str], rows: Sequence["Row"], column
 
 
 def tell(job: Job, summary: "Summary", results: Results, voice: Voice) -> None:
-    """Print the first rows as a table, what could not be read, counts, and the comparison as a whole."""
+    """Print the first rows as a table, unreadable files, counts, and the comparison of all pictures."""
     from uqgan.decisions import NO_FOREIGNNESS, WORDS
 
     drift = summary.drift(job.run)
@@ -240,7 +210,7 @@ def tell(job: Job, summary: "Summary", results: Results, voice: Voice) -> None:
         lines.append(", ".join(f"{word} {summary.counts[word]:,}" for word in WORDS))
     if drift:
         lines.append(f"as a whole: {drift}")
-    if summary.counts["unknown"] and not job.run.own_foreignness:
+    if summary.counts["unknown"] and not job.run.has_foreignness:
         lines.append(NO_FOREIGNNESS)
     for line in lines:
         (voice.say if results.as_json else plain)(line)
@@ -258,7 +228,7 @@ def plain(sentence: str) -> None:
 
 
 def show_first(summary: "Summary") -> None:
-    """The first rows as a table, and how many more there are."""
+    """Table of the first rows, with the number of further ones."""
     out = Console(highlight=False)
     kept = [name for name in summary.columns if name != "error"]
     titles = (Column(SHORT.get(name, name), overflow="fold", no_wrap=name == "path") for name in kept)
@@ -272,12 +242,12 @@ def show_first(summary: "Summary") -> None:
 
 
 def end_of(path: str, width: int) -> str:
-    """The end of a path, where files differ."""
+    """End of a path, in which files differ."""
     return path if len(path) <= width else f"…{path[1 - width :]}"
 
 
 def cell(value: Any) -> str:
-    """A value as text that fits into a table."""
+    """Value as text for a table."""
     if value is None:
         return "–"
     if isinstance(value, list):

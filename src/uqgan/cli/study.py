@@ -10,6 +10,7 @@ from rich.console import Console
 
 from uqgan.cli.app import Json, Voice, app, print_json, show_rows
 from uqgan.cli.chosen import changes, chosen_methods, chosen_seeds
+from uqgan.cli.grid import show_plan
 from uqgan.cli.running import Place, check_outcome, outcome, percent, run_cells
 from uqgan.cli.work import Pictures
 from uqgan.config import Config
@@ -31,6 +32,7 @@ def study(
     methods: str = "",
     seeds: str = "0",
     values: str = "",
+    dry_run: bool = False,
     place: Place = Place(),
     pictures: Pictures = Pictures(),
     settings: Fixed = None,
@@ -54,6 +56,8 @@ def study(
         Seeds such as 0-4 or 0,2.
     values
         Values joined by commas; those of the paper's study if not given.
+    dry_run
+        Print the runs, what is there of them, and how long the others will take, by the times of finished ones.
     as_json
         Print the curves as JSON.
     """
@@ -63,6 +67,9 @@ def study(
     chosen = [value.strip() for value in values.split(",") if value.strip()]
     cells = study_cells(name, task, chosen_methods(methods or "all"), chosen_seeds(seeds or "0"), chosen, fixed)
     all_cells = list(dict.fromkeys(cell for each in cells.values() for cell in each))
+    if dry_run:
+        show_plan(all_cells, place, [], as_json)
+        return
     run_cells(all_cells, place, pictures, voice)
     options = {"task": task, "methods": methods, "seeds": seeds if seeds != "0" else "", "values": values, **fixed}
     curve = gather(name, task, cells, fixed, place.output, command_of(name, options))
@@ -106,10 +113,11 @@ def rows_of(curve: "Curve") -> list[dict[str, Any]]:
         columns = {title: curve.means(metric, method) for metric, title in TITLES.items()}
         for value in curve.values:
             seconds = [point.seconds for point in curve.points if (point.value, point.method) == (value, method)]
-            row = {STUDIES[curve.study].title: value if isinstance(value, str) else f"{value:g}", "method": method}
+            row = {STUDIES[curve.study].title: value if isinstance(value, str) else f"{value:g}"}
+            row |= {"method": method} if len(curve.methods) > 1 else {}
             if seconds:
                 scores = {title: percent(found.get(value)) for title, found in columns.items()}
-                rows.append(row | scores | {"seeds": len(seconds), "minutes": f"{sum(seconds) / 60:.1f}"})
+                rows.append(row | scores | {"seeds": len(seconds), "min": f"{sum(seconds) / 60:.1f}"})
     return rows
 
 
