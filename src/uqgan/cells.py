@@ -230,8 +230,8 @@ def run_cell(
     """Train or resume the cell's run, and write its scores; returns the reason for an early stop, else None.
 
     After a kill the same call continues from the last saved state. The result is the last file written. If
-    another process works on the cell, the call waits: one whose parent was killed is about to end. Training stops as soon
-        as it is `asked` to.
+    another process works on the cell, the call waits: one whose parent was killed is about to end. It stops as soon
+    as it is `asked` to.
     """
     folder = root / cell.name
     plan = api.checked_plan(cell.method, task, cell.seed, config_of(cell, task), None)

@@ -23,7 +23,7 @@ def study_figure(curve: Curve) -> Figure:
 
 
 def metrics_figure(curve: Curve) -> Figure:
-    """Metrics on two axes over the values; lines are means over the seeds, dots single seeds."""
+    """Metrics on two axes over the values, hollow on the right one: means over the seeds, with a dot per seed."""
     figure = Figure((6.2, 3.3), layout="constrained")
     left = figure.subplots()
     right = left.twinx()
@@ -60,7 +60,8 @@ def _line(axes: Axes, curve: Curve, metric: str, method: str, label: str, look: 
     found = curve.means(metric, method)
     x, y = [place(value) for value in found], [100 * score for score in found.values()]
     joined = dash if STUDIES[curve.study].axis != "names" else "none"
-    axes.plot(x, y, color=colour, marker=marker, ms=3.5, lw=1.2, ls=joined, label=label)
+    fill, size = ("white", 5) if metric in RIGHT else (colour, 3.8)
+    axes.plot(x, y, color=colour, marker=marker, mfc=fill, ms=size, lw=1.2, ls=joined, label=label)
     if len(curve.seeds) > 1:
         each = [point for point in curve.points if point.method == method and point.scores[metric] is not None]
         scores = [100 * float(point.scores[metric] or 0) for point in each]

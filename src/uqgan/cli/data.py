@@ -140,12 +140,12 @@ def _check_user_data(name: str, say: Any) -> list[Any]:
 def fetch(names: Sequence[str], /, *, data_root: Root = None, voice: Voice = Voice()) -> None:
     """Fetch sets from the hub (needs the extra hf).
 
-        Parameters
-        ----------
-        names
-            Sets of `uqgan data list`, or tasks, for all sets that they need.
-        data_root
-    Folder for the sets; UQGAN_DATA, or a folder in the user's cache, if not given.
+    Parameters
+    ----------
+    names
+        Sets of `uqgan data list`, or tasks, for all sets that they need.
+    data_root
+        Folder for the sets; UQGAN_DATA, or a folder in the user's cache, if not given.
     """
     from uqgan.data import fetch as hub
     from uqgan.data import sources

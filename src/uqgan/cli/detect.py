@@ -41,20 +41,20 @@ def detect(
 ) -> None:
     """Joint detection: which pictures are classified correctly (TP), wrongly (FP), or foreign (OoD)?
 
-    Gradient-boosted trees predict it from a run's uncertainty scores, with and without its class probabilities. They are
+    Gradient-boosted trees predict it from a run's uncertainty scores, with and without class probabilities. They are
     fitted on validation samples, known and OoD, with equal weights for the three kinds and for all OoD sets, and tested
     on the test samples. The result is saved in each run's folder.
 
-        Parameters
-        ----------
-        runs
-            Folders of runs.
-        quick
-    Use trees that split at 255 quantiles of each score only: many times as fast, and less accurate.
-        output
-    JSON file for the results of all these runs.
-        as_json
-            Print JSON.
+    Parameters
+    ----------
+    runs
+        Folders of runs.
+    quick
+        Use trees that split at 255 quantiles of each score only: many times as fast, and less accurate.
+    output
+        JSON file for the results of all these runs.
+    as_json
+        Print JSON.
     """
     if output and output.suffix != ".json":
         raise UsageError(f"--output = {output}: must end in .json")

@@ -43,22 +43,22 @@ def grid(
     Each is a cell with a folder TASK/METHOD/seed-SEED. After Ctrl-C, a kill or a power cut the same command continues;
     finished cells are not changed. Exit status 1: some failed; 3: some are unfinished after --max-minutes.
 
-        Parameters
-        ----------
-        tasks
-    Names from `uqgan tasks`, or paths of user-supplied pictures, joined by commas.
-        methods
-            Names from `uqgan methods`, joined by commas; all takes the twelve of the paper.
-        seeds
-            Seeds such as 0-4 or 0,2.
-        validation
-            Score validation samples, known and OoD, and leave the test sets alone: to choose settings.
-        dry_run
-    Print the cells, their state, and the expected time of the others, by the times of finished ones.
-        times
-            Further folder with finished runs, or with their records, for --dry-run. May be given several times.
-        as_json
-            Print the cells with their scores as JSON.
+    Parameters
+    ----------
+    tasks
+        Names from `uqgan tasks`, or paths of user-supplied pictures, joined by commas.
+    methods
+        Names from `uqgan methods`, joined by commas; all takes the twelve of the paper.
+    seeds
+        Seeds such as 0-4 or 0,2.
+    validation
+        Score validation samples, known and OoD, and leave the test sets alone: to choose settings.
+    dry_run
+        Print the cells, their state, and the expected time of the others, by the times of finished ones.
+    times
+        Further folder with finished runs, or with their records, for --dry-run. May be given several times.
+    as_json
+        Print the cells with their scores as JSON.
     """
     cells = cells_of(tasks, methods, seeds, settings, validation)
     if dry_run:

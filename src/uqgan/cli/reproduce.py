@@ -52,28 +52,28 @@ def reproduce(
     """Train missing runs of a setting, and compare all runs with the paper: its value, ours, and the difference.
 
     Existing runs are not trained again; after Ctrl-C, a kill or --max-minutes the same command continues.
-        Exit status 1: some runs failed; 3: some are unfinished.
+    Exit status 1: some runs failed; 3: some are unfinished.
 
-        Parameters
-        ----------
-        setting
-            mnist, cifar10, cifar100 or tiny-imagenet.
-        methods
-            Names from `uqgan methods`, joined by commas; all takes those of the paper, and others that have runs.
-        seeds
-    Seeds such as 0-4 or 0,2; if not given, all existing ones, and seed 0 of each method without a run.
-        runs
-    Folders with evaluated runs or their records; new ones go to the first. Default: runs and results.
-        compare_only
-            Train nothing.
-        dry_run
-    Print existing runs, runs that would be trained, and their expected time, and stop.
-        data_root
-            Folder of the paper's data sets; UQGAN_DATA if not given.
-        form
-            md, csv, latex or html, on standard output or in the file of -o; a coloured table if not given.
-        output
-            The file to write; its ending .md, .csv, .tex or .html chooses the format.
+    Parameters
+    ----------
+    setting
+        mnist, cifar10, cifar100 or tiny-imagenet.
+    methods
+        Names from `uqgan methods`, joined by commas; all takes those of the paper, and others that have runs.
+    seeds
+        Seeds such as 0-4 or 0,2; if not given, all existing ones, and seed 0 of each method without a run.
+    runs
+        Folders with evaluated runs or their records; new ones go to the first. Default: runs and results.
+    compare_only
+        Train nothing.
+    dry_run
+        Print existing runs, runs that would be trained, and their expected time, and stop.
+    data_root
+        Folder of the paper's data sets; UQGAN_DATA if not given.
+    form
+        md, csv, latex or html, on standard output or in the file of -o; a coloured table if not given.
+    output
+        The file to write; its ending .md, .csv, .tex or .html chooses the format.
     """
     from uqgan.layouts import FORMATS
 

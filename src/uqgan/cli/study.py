@@ -44,22 +44,22 @@ def study(
     Only validation samples, known and OoD, are used. Of several OoD sets together each has the same weight. The
     same command continues after Ctrl-C or a kill. The curves are in OUTPUT/studies as SVG, PNG and JSON.
 
-        Parameters
-        ----------
-        name
-            lambda-cl, lambda-real, lambda-reg, latent-dim, n-classes or regulariser.
-        task
-    One of `uqgan tasks`, or user-supplied pictures. On mnist and cifar10 fixed settings are the paper's.
-        methods
-            Names from `uqgan methods`, joined by commas; those of the paper's study if not given.
-        seeds
-            Seeds such as 0-4 or 0,2.
-        values
-            Values joined by commas; those of the paper's study if not given.
-        dry_run
-    Print the runs, their state, and the expected time of the others, by the times of finished ones.
-        as_json
-            Print the curves as JSON.
+    Parameters
+    ----------
+    name
+        lambda-cl, lambda-real, lambda-reg, latent-dim, n-classes or regulariser.
+    task
+        One of `uqgan tasks`, or user-supplied pictures. On mnist and cifar10 fixed settings are the paper's.
+    methods
+        Names from `uqgan methods`, joined by commas; those of the paper's study if not given.
+    seeds
+        Seeds such as 0-4 or 0,2.
+    values
+        Values joined by commas; those of the paper's study if not given.
+    dry_run
+        Print the runs, their state, and the expected time of the others, by the times of finished ones.
+    as_json
+        Print the curves as JSON.
     """
     from uqgan.studies import gather, study_cells
 
@@ -113,10 +113,11 @@ def rows_of(curve: "Curve") -> list[dict[str, Any]]:
         columns = {title: curve.means(metric, method) for metric, title in TITLES.items()}
         for value in curve.values:
             seconds = [point.seconds for point in curve.points if (point.value, point.method) == (value, method)]
-            row = {STUDIES[curve.study].title: value if isinstance(value, str) else f"{value:g}", "method": method}
+            row = {STUDIES[curve.study].title: value if isinstance(value, str) else f"{value:g}"}
+            row |= {"method": method} if len(curve.methods) > 1 else {}
             if seconds:
                 scores = {title: percent(found.get(value)) for title, found in columns.items()}
-                rows.append(row | scores | {"seeds": len(seconds), "minutes": f"{sum(seconds) / 60:.1f}"})
+                rows.append(row | scores | {"seeds": len(seconds), "min": f"{sum(seconds) / 60:.1f}"})
     return rows
 
 

@@ -47,25 +47,25 @@ def sweep(
 
     Test sets are not used, unless --report requests it after the settings are chosen, for runs with other seeds
     than those of the search. The same command continues after Ctrl-C or a kill. Results are in
-        OUTPUT/sweeps.
+    OUTPUT/sweeps.
 
-        Parameters
-        ----------
-        task
-    One of `uqgan tasks`, or user-supplied pictures.
-        method
-            One of `uqgan methods`.
-        seeds
-            Seeds such as 0-4 or 0,2; settings are chosen by the mean of their scores.
-        by
-    accuracy, auroc_sf, ece, auroc, aupr_in, aupr_out or fpr95_id_positive; OoD sets have equal weights.
-        trials
-            Number of combinations to try, drawn by a tree-structured Parzen estimator (TPE) from values or from ranges such
-            as 0.1:0.9 or 1:128:log; needs optuna.
-        report
-    Train the chosen settings again with as many other seeds, and test these runs.
-        as_json
-    Print the results as JSON.
+    Parameters
+    ----------
+    task
+        One of `uqgan tasks`, or user-supplied pictures.
+    method
+        One of `uqgan methods`.
+    seeds
+        Seeds such as 0-4 or 0,2; settings are chosen by the mean of their scores.
+    by
+        accuracy, auroc_sf, ece, auroc, aupr_in, aupr_out or fpr95_id_positive; OoD sets have equal weights.
+    trials
+        Number of combinations to try, drawn by a tree-structured Parzen estimator (TPE) from values or from ranges such
+        as 0.1:0.9 or 1:128:log; needs optuna.
+    report
+        Train the chosen settings again with as many other seeds, and test these runs.
+    as_json
+        Print the results as JSON.
     """
     from uqgan.api import check_sections
     from uqgan.sweeps import best, check_metric, space_of
