@@ -22,7 +22,7 @@ RESULTS = sorted(path for path in (ROOT / "results").rglob("*") if path.is_file(
 RAW = [path for path in RESULTS if path.suffix == ".npz"]
 RUNS = [path for path in RESULTS if path.name.startswith("seed-") and path not in RAW]
 METHOD_PAGES = sorted((ROOT / "docs" / "methods").glob("*.md"))
-GUIDES = ["index.md", "methods.md", "data.md", "decide.md", "predict.md", "reproduce.md", "api.md"]
+GUIDES = ["index.md", "methods.md", "data.md", "decide.md", "predict.md", "reproduce.md", "report.md", "api.md"]
 PAGES = [*GUIDES, *(f"methods/{path.name}" for path in METHOD_PAGES)]
 MEASURED = re.compile(
     r"(accuracy|AUROC|ECE|FPR95|epistemic|aleatoric)\b[^.\n]{0,40}?\d\.\d"  # a score

@@ -1,11 +1,12 @@
 """Several machines: the cells of a grid as work for a Ray cluster."""
 
 import os
+import platform
 import signal
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -248,11 +249,8 @@ class Fleet:
 
     def _arrive(self, hand: Hand, arrival: Arrival) -> None:
         """A process is ready; versions other than those here would give other results."""
-        here = versions()
-        for name, version in arrival.versions.items():
-            if version != here[name]:
-                rule = f"must be that of this machine, {here[name]}"
-                raise RunFailed(f"{arrival.name}: {name} = {version}: {rule} (install the same on all nodes)")
+        if wrong := mismatch(versions(), arrival.versions, arrival.name):
+            raise RunFailed(wrong)
         hand.arrival, self.stillborn = arrival, 0
         self._ask(hand, hand.actor.news.remote(), self._hear)
 
@@ -315,7 +313,7 @@ class Fleet:
             try:
                 answer = self.ray.get(call)
             except self.ray.exceptions.RayError as error:
-                self._bury(hand, _why(error))
+                self._bury(hand, why(error))
             else:
                 if hand in self.hands:
                     take(hand, answer)
@@ -368,7 +366,16 @@ def _late(end: float | None, grace: float = 0.0) -> bool:
     return end is not None and time.monotonic() > end + grace
 
 
-def _why(error: Exception) -> str:
+def mismatch(wanted: Mapping[str, str], found: Mapping[str, str] | None = None, node: str = "") -> str:
+    """What a node, or this one, has in other versions than it should; empty if it has the same."""
+    for name, version in (found or versions()).items():
+        if version != wanted[name]:
+            rule = f"must be {wanted[name]}, as on the machine of the command"
+            return f"{node or platform.node()}: {name} = {version}: {rule} (install the same on all nodes)"
+    return ""
+
+
+def why(error: Exception) -> str:
     """What became of a process, in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__

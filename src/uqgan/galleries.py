@@ -46,6 +46,29 @@ def galleries(task: Task, outputs: Outputs, made: Made) -> dict[str, dict[str, A
     return found
 
 
+def extremes(task: Task, outputs: Outputs, made: Made) -> dict[str, dict[str, Any]]:
+    """The most uncertain pictures, the most foreign ones, and wrong predictions with the highest probability."""
+    known: list[Place] = [(None, k) for k in range(len(outputs.y))]
+    foreign: list[Place] = [(name, k) for name, each in outputs.ood.items() for k in range(len(each.probs))]
+    sides = {"known": (known, outputs.test)}
+    if foreign:
+        sides["foreign"] = (foreign, Prediction.join(list(outputs.ood.values())))
+    found: dict[str, dict[str, Any]] = {"uncertain": {}, "foreign": {}, "confident": {}}
+    for side, (places, prediction) in sides.items():
+        for key, score in (("uncertain", prediction.aleatoric), ("foreign", prediction.foreignness)):
+            top = [places[k] for k in (-score).argsort(stable=True)[:SHOWN].tolist()]
+            found[key][side] = _shelf(task, outputs, made, top, len(top), len(places))
+    wrong = (~outputs.right).nonzero().flatten()
+    sure = wrong[(-outputs.test.probs.amax(1)[wrong]).argsort(stable=True)]
+    chosen = [known[k] for k in sure[:SHOWN].tolist()]
+    found["confident"]["known"] = _shelf(task, outputs, made, chosen, len(wrong), len(known))
+    return found
+
+
+def _shelf(task: Task, outputs: Outputs, made: Made, places: Sequence[Place], n: int, of: int) -> dict[str, Any]:
+    return {"n": n, "of": of, "pictures": [thumbnail(task, outputs, made, place) for place in places]}
+
+
 def by_decision(places: Sequence[Place], made: Made) -> dict[str, list[Place]]:
     """The samples that got each decision."""
     words = [made[name].words[k] for name, k in places]

@@ -6,7 +6,7 @@ All text is in `templates/report.html.jinja`; this module supplies the numbers a
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from torch import Tensor
 
 from uqgan import curves, plots, shields
+from uqgan.contest import Contestant, compare
 from uqgan.data.tasks import Task
 from uqgan.decisions import WORDS, Decisions
 from uqgan.errors import UsageError, count
 from uqgan.evaluation import Outputs, ranking, set_names
 from uqgan.files import write_text
-from uqgan.galleries import Made, galleries, shares
+from uqgan.galleries import Made, extremes, galleries, shares
 from uqgan.health import FAULTS, PER_CLASS
 from uqgan.methods import METHODS, Method
 from uqgan.metrics import Comparison, paired_bootstrap, reliability
@@ -29,6 +30,8 @@ from uqgan.runs import Record, run_titles
 from uqgan.uncertainty import UNITS, Prediction, read_one_vs_all
 
 POINTS_SHOWN, GAPS_SHOWN = 250, 3000
+MANY = 8
+"""Number of runs from which on details are given of one run per method, and only the best is compared with all."""
 
 
 @dataclass(frozen=True)
@@ -92,18 +95,48 @@ def by_task(chapters: list[Chapter]) -> list[list[Chapter]]:
 def describe_group(group: Sequence[Chapter]) -> dict[str, Any]:
     """Template variables of one task; its runs are compared with the first of them."""
     first, pairs = group[0].outputs, list(zip(group, run_titles([c.record.plan for c in group]), strict=True))
+    alike = contestants(group)
+    many = len(group) >= MANY and len(alike) < len(group)
+    shown = [members[0] for members in alike.values()] if many else list(group)
     return {
+        "contest": compare([contestant(title, members) for title, members in alike.items()])
+        if len(alike) > 1
+        else None,
+        "many": len(group) >= MANY,
+        "left_out": len(group) - len(shown),
         "task": group[0].task,
         "kind": {1: "point", 3: "picture"}[len(group[0].task.shape)],
         "found": [chapter.found for chapter in group],
         "sets": [name for name in set_names(first) if all(name in c.found["scores"]["sets"] for c in group)],
-        "runs": [describe(chapter, title) for chapter, title in pairs],
+        "titles": [title for _, title in pairs],
+        "seeds": [chapter.record.plan.seed for chapter in group],
+        "runs": [describe(chapter, title) for chapter, title in pairs if any(chapter is each for each in shown)],
         "differences": [
             (title, name, result)
-            for chapter, title in pairs[1:]
+            for chapter, title in (pairs[1:] if len(group) < MANY else [])
             for name, result in differences(first, chapter.outputs).items()
         ],
     }
+
+
+def contestants(group: Sequence[Chapter]) -> dict[str, list[Chapter]]:
+    """Runs that differ only by their seed, by a title without it."""
+    alike: dict[Any, list[Chapter]] = {}
+    for chapter in group:
+        plan = chapter.record.plan
+        alike.setdefault((plan.method, *plan.settings.items()), []).append(chapter)
+    titles = run_titles([replace(members[0].record.plan, seed=0) for members in alike.values()])
+    return dict(zip(titles, alike.values(), strict=True))
+
+
+def contestant(title: str, members: Sequence[Chapter]) -> Contestant:
+    return Contestant(
+        title,
+        tuple(chapter.record.plan.seed for chapter in members),
+        tuple(chapter.outputs for chapter in members),
+        tuple(chapter.found for chapter in members),
+        members[0].method.sees_ood,
+    )
 
 
 def describe(chapter: Chapter, title: str) -> dict[str, Any]:
@@ -122,6 +155,7 @@ def describe(chapter: Chapter, title: str) -> dict[str, Any]:
         "shares": shares(chapter.outputs, made) if made else [],
         "why": made[None].why if made else undecided,
         "galleries": galleries(chapter.task, chapter.outputs, made) if has_images else {},
+        "extremes": extremes(chapter.task, chapter.outputs, made) if has_images else {},
         "diagrams": diagrams(chapter),
         "curves": {name: plots.data_uri(curves.training_curves(rows)) for name, rows in stages.items()},
     }

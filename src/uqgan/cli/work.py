@@ -14,7 +14,10 @@ from uqgan.config import Config, is_run, load_config, read_yaml
 from uqgan.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from uqgan.data.tasks import Task
+    from uqgan.report import Chapter
     from uqgan.run import Run
 
 Overrides = Annotated[
@@ -149,7 +152,9 @@ def report(
     elsewhere: Elsewhere = Elsewhere(),
     voice: Voice = Voice(),
 ) -> None:
-    """Write one HTML page about runs: scores, maps, curves, galleries.
+    """Write one HTML page about runs: scores, maps, curves, galleries; of several methods a leaderboard.
+
+    Raw scores that are in a run's folder are taken, others predicted.
 
     Parameters
     ----------
@@ -158,19 +163,38 @@ def report(
     output
         The page.
     """
-    from uqgan.report import Chapter, write_report
+    from uqgan.report import write_report
 
     check_page("--output", output)
-    chapters = []
+    chapters: list[Chapter] = []
     for folder in runs:
-        run = elsewhere.of(noted(machine.load(folder), voice))
         with voice.busy(f"testing {folder}"):
-            outputs = run.outputs()
-            chapters.append(Chapter(run.record, run.task, outputs, run.evaluate(outputs=outputs), run.decide))
+            chapters.append(chapter_of(folder, machine, elsewhere, [each.task for each in chapters], voice))
         tell(chapters[-1].found, voice)
     with voice.busy("drawing"):
         write_report(chapters, output)
     voice.say(f"wrote {output}")
+
+
+def chapter_of(
+    folder: Path, machine: Machine, elsewhere: Elsewhere, loaded: "Sequence[Task]", voice: Voice
+) -> "Chapter":
+    """What a report needs of a run. Tasks that are the same everywhere are `loaded` once."""
+    from uqgan.data.tasks import is_user_data
+    from uqgan.report import Chapter
+    from uqgan.run import Run, kept_scores
+
+    run = noted(machine.load(folder), voice)
+    plan = run.record.plan
+    if not elsewhere.given and not is_user_data(plan.task):
+        alike = (task for task in loaded if (task.name, task.class_names) == (plan.task, plan.class_names))
+        run = Run(run.record, next(alike, None), machine.data_root)
+    run = elsewhere.of(run)
+    kept = None if elsewhere.given else kept_scores(folder, run)
+    if kept is None:
+        outputs = run.outputs()
+        kept = outputs, run.evaluate(outputs=outputs)
+    return Chapter(run.record, run.task, *kept, run.decide)
 
 
 @app.command
