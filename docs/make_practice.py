@@ -15,7 +15,7 @@ Made by `make results`. Percent; mean ± standard deviation over the seeds where
 FOLDER = """## From a folder to decisions
 
 `{command}`: 1,000 MNIST digits 0-4 as PNG files in class folders, then new pictures: other digits 0-4, letters, photo
-patches. {seconds} s in all; {device}; load before, by other programs: {load} on {cores} cores; commit {commit}. With {n}
+patches. {seconds} s in all; {device}; load before: {load} on {cores} cores; commit {commit}. With {n}
 calibration pictures and a false-alarm rate of 5 %, between {low} and {high} % of the new digits should be flagged (95 %
 interval)."""
 BACKBONES = """## User-supplied networks
