@@ -1,13 +1,24 @@
 """A grid on a Ray cluster: what machines send each other, and two real nodes of which one dies."""
 
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from uqgan import cluster
-from uqgan.cells import Cell
+from uqgan.cells import Cell, plan_cells, run_cell
+from uqgan.cluster import Cluster
+from uqgan.data.tasks import load_task
 from uqgan.errors import UsageError
 from uqgan.files import sha256, write_json
+from uqgan.grid import Event, Schedule, Terms, survey
+from uqgan.host import Host, Order, Station
 from uqgan.parcels import Share, marks_of, packed, unpack
 
 STORE = 100 * 2**20
@@ -66,3 +77,153 @@ def test_without_ray_one_sentence_says_what_to_install(monkeypatch: pytest.Monke
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(UsageError, match=r"--ray: Ray is not installed \(pip install \"uqgan\[cluster\]\"\)"):
         cluster.ray_module()
+
+
+# A process on a node, without the cluster
+
+
+def order_of(cell: Cell, begun: dict[str, bytes]) -> Order:
+    return Order(cell, None, [None], begun, {})
+
+
+def one_cell(epochs: int) -> Cell:
+    (cell,) = plan_cells(["digits"], ["one-vs-all"], [0], [{"one_vs_all.epochs": epochs, "fresh": True}])
+    return cell
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What a run makes that nothing stops."""
+    cell, root = one_cell(epochs=40), tmp_path_factory.mktemp("alone")
+    run_cell(cell, root, load_task(cell.task), torch.device("cpu"))
+    return facts(root, cell)
+
+
+def host_of(root: Path, cell: Cell, share: str | None) -> Host:
+    """A process that does not see the grid's folder, with the data that it would have been sent."""
+    host = Host(Station(Terms(root, "cpu"), "cpu", 1, "nothing-of-this-name", share))
+    host.tasks[cell.task] = load_task(cell.task)
+    return host
+
+
+@pytest.mark.parametrize("share", ["", "file", "memory"])
+def test_a_run_that_was_stopped_on_one_node_goes_on_on_another(
+    share: str, alone: dict[str, str], tmp_path: Path
+) -> None:
+    cell = one_cell(epochs=40)
+    url = {"": None, "file": f"file://{tmp_path}/share", "memory": f"memory://{tmp_path.name}"}[share]
+    first, back = host_of(tmp_path / "grid", cell, url), []
+    thread = threading.Thread(target=lambda: back.append(first.run(order_of(cell, {}))))
+    thread.start()
+    while not any(event.step > 5 for event in first.news()[0]):
+        pass
+    first.stop()
+    thread.join()
+    assert back[0].ended.state == "stopped"
+    assert any(name.startswith("resume/") for name in back[0].parcel)
+    second = host_of(tmp_path / "grid", cell, url)
+    done = second.run(order_of(cell, {} if url else back[0].parcel))
+    assert done.ended.state == "done"
+    assert any("going on at step" in event.text for event in second.news()[0])
+    unpack(done.parcel or {}, tmp_path / "grid" / cell.name, cell.result, whole=True)
+    assert facts(tmp_path / "grid", cell) == alone
+    assert not url or cell.result in Share(url).names(cell.name)
+    for host in (first, second):
+        host.leave()
+        assert not host.terms.root.exists()
+
+
+def test_saved_states_are_sent_while_a_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("uqgan.training.SAVE_SECONDS", 0.05)
+    cell = one_cell(epochs=40)
+    host = host_of(tmp_path / "grid", cell, None)
+    thread = threading.Thread(target=lambda: host.run(order_of(cell, {})))
+    thread.start()
+    while not (saved := host.news()[1]):
+        pass
+    host.stop()
+    thread.join()
+    assert {"resume/one_vs_all.safetensors", "log.jsonl", "config.yaml"} <= saved.keys()
+    other = host_of(tmp_path / "grid", cell, None)
+    assert other.run(order_of(cell, saved)).ended.state == "done"
+    assert any("going on at step" in event.text for event in other.news()[0])
+
+
+# Two real nodes
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A Ray cluster of two nodes with a core and a cache each, which notices soon that one of them is dead."""
+    import ray.cluster_utils
+
+    patch = pytest.MonkeyPatch()
+    patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    caches = [str(tmp_path_factory.mktemp("cache")) for _ in range(2)]
+    patch.setenv("UQGAN_CACHE", caches[0])
+    checks = {"health_check_period_ms": 500, "health_check_failure_threshold": 4, "health_check_initial_delay_ms": 0}
+    head = {"num_cpus": 1, "object_store_memory": STORE, "include_dashboard": False, "_system_config": checks}
+    made = ray.cluster_utils.Cluster(initialize_head=True, head_node_args=head)
+    patch.setenv("UQGAN_CACHE", caches[1])
+    made.add_node(num_cpus=1, object_store_memory=STORE)
+    patch.undo()
+    yield made
+    made.shutdown()
+
+
+def raylet_of(node: Any) -> int:
+    return int(node.all_processes["raylet"][0].process.pid)
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+class Account:
+    """What happened to each cell: how it began and ended, where, and what its files were when it was done."""
+
+    def __init__(self, root: Path, then: Callable[["Account", Event], None] = lambda *_: None) -> None:
+        self.root, self.then = root, then
+        self.events: list[Event] = []
+        self.done: dict[Cell, dict[str, tuple[int, int]]] = {}
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+        if event.state == "done":
+            assert event.cell not in self.done
+            self.done[event.cell] = marks_of(self.root / event.cell.name)
+        self.then(self, event)
+
+
+def test_cells_are_done_once_though_a_worker_and_a_node_are_killed(nodes: Any, tmp_path: Path) -> None:
+    variants = [{"cross_entropy.epochs": 30, "one_vs_all.epochs": 30, "fresh": True}]
+    cells = plan_cells(["digits"], ["max-softmax", "one-vs-all"], range(6), variants)
+    assert len(cells) == 12
+    (second,) = nodes.worker_nodes
+    killed: list[tuple[Cell, str, str]] = []
+
+    def kill(account: Account, event: Event) -> None:
+        """Once 3 cells are done a worker of the first node is killed, and once 6 are, the second node."""
+        if not 2 <= event.step <= event.total / 2 or len(account.done) < (3, 6, 99)[len(killed)]:
+            return
+        pid = int(event.worker.rpartition(":")[2])
+        if not killed and parent(pid) != raylet_of(second):
+            os.kill(pid, signal.SIGKILL)
+            killed.append((event.cell, event.worker, "worker"))
+        elif killed and parent(pid) == raylet_of(second):
+            nodes.remove_node(second, allow_graceful=False)
+            killed.append((event.cell, event.worker, "node"))
+
+    account, terms = Account(tmp_path / "grid", kill), Terms(tmp_path / "grid", "cpu")
+    Cluster(nodes.address)(Schedule.of(cells), terms, account)
+    assert [kind for *_, kind in killed] == ["worker", "node"]
+    lost = [(event.cell, event.worker) for event in account.events if event.state == "waiting"]
+    assert lost == [(cell, worker) for cell, worker, _ in killed]
+    assert account.done.keys() == set(cells)
+    assert account.done == {cell: marks_of(terms.root / cell.name) for cell in cells}
+    assert len(survey(cells, terms.root).done) == 12
+    ends = Counter(event.worker for event in account.events if event.state == "done")
+    assert len(ends) == 3, "two processes of the first node, one of the second"
+    for cell in cells:
+        run_cell(cell, tmp_path / "alone", load_task(cell.task), torch.device("cpu"))
+        assert facts(terms.root, cell) == facts(tmp_path / "alone", cell)

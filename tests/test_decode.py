@@ -38,7 +38,7 @@ TOTAL = sum(map(len, BATCHES))
 
 @pytest.fixture(autouse=True)
 def _two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "PAYS_FROM", 1)
+    monkeypatch.setattr(decoding, "PARALLEL_FROM", 1)
     monkeypatch.setattr(joblib, "cpu_count", lambda: 2)
 
 
@@ -54,12 +54,12 @@ def test_pictures_keep_their_rows_and_broken_ones_are_said() -> None:
     assert found[1] == {4: "not a png, jpg, webp or bmp picture"}
 
 
-@pytest.mark.parametrize(("n_bytes", "pays"), [(0, False), (100 * decoding.COSTLY, True)])
+@pytest.mark.parametrize(("n_bytes", "pays"), [(0, False), (100 * decoding.BYTES_PER_COST, True)])
 def test_work_goes_to_other_processes_where_it_pays(n_bytes: int, pays: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: object) -> None:
         raise AssertionError("decoded here")
 
-    monkeypatch.setattr(decoding, "PAYS_FROM", 100)
+    monkeypatch.setattr(decoding, "PARALLEL_FROM", 100)
     monkeypatch.setattr(decoding, "pixels", never)
     if pays:
         assert decode_all(lambda: BATCHES, LOOK, TOTAL, n_bytes)[1] == {4: "not a png, jpg, webp or bmp picture"}
@@ -96,7 +96,7 @@ SCRIPT = """
     from uqgan.data import decode as decoding
 
     print("run", flush=True)
-    decoding.PAYS_FROM = 1
+    decoding.PARALLEL_FROM = 1
     decoding.joblib.cpu_count = lambda: 2
 
     def read():

@@ -183,7 +183,7 @@ def test_the_table_lists_every_method_of_the_paper() -> None:
 @pytest.fixture(autouse=True)
 def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes take longer to start than the little that is fitted here."""
-    monkeypatch.setattr(detection, "PAYS_FROM", 10**9)
+    monkeypatch.setattr(detection, "PARALLEL_FROM", 10**9)
 
 
 ONE_STEP = {"cross_entropy": {"epochs": 1, "batch_size": 512}}

@@ -71,7 +71,7 @@ def test_intervals_do_not_depend_on_who_computes_them(killed: bool, monkeypatch:
 
     monkeypatch.setattr(joblib, "delayed", delayed)
     monkeypatch.setattr(joblib, "cpu_count", lambda: 3)
-    monkeypatch.setattr(evaluation, "PAYS_FROM", 1)
+    monkeypatch.setattr(evaluation, "PARALLEL_FROM", 1)
     assert evaluate(found, 50) == here
     assert shares == [(k, 3) for k in range(3)] * len(set_names(found))
 

@@ -238,6 +238,7 @@ def test_members_trained_side_by_side_are_those_trained_one_after_another(
     fresh = QUICK.model_copy(update={"fresh": True})
     in_turn = ensemble.fit(task, fresh, one := Log())
     monkeypatch.setattr("uqgan.methods.method.PARALLEL_FROM_SECONDS", 0.0)
+    monkeypatch.setattr("joblib.cpu_count", lambda: 2)
     together = ensemble.fit(task, QUICK, two := Log(tmp_path / "run"))
     assert same(in_turn, together)
     assert one.rows == two.rows
@@ -250,6 +251,7 @@ def test_members_side_by_side_that_run_out_of_time_go_on_later(
 ) -> None:
     ensemble = Method("Ensemble", cross_entropy, read_entropy, members=3)
     monkeypatch.setattr("uqgan.methods.method.PARALLEL_FROM_SECONDS", 0.0)
+    monkeypatch.setattr("joblib.cpu_count", lambda: 2)
     monkeypatch.setenv("UQGAN_CACHE", str(tmp_path / "other"))
     monkeypatch.setattr(Log, "minutes_left", 1e-9)
     with pytest.raises(Stopped, match="--resume goes on"):

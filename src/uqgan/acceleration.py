@@ -224,9 +224,9 @@ def overlapped(
 ) -> Callable[[Sequence[Tensor], Sequence[Tensor]], tuple[T, T, T]]:
     """Iteration of three phases in which the third runs concurrently with the first phase of the next batch.
 
-    The plain loop is first(b₀) second(b₀) third(b₀) first(b₁) … It is cut before each `second`: the returned function
-    takes a batch and the next one and runs second(bₜ), then third(bₜ) concurrently with first(bₜ₊₁), without CUDA one
-    after another in that order. Neither of these two may write what the other reads. The caller runs first(b₀).
+    The plain loop is first(b₀) second(b₀) third(b₀) first(b₁) … The returned function takes a batch and the next one
+    and runs second(bₜ), then third(bₜ) and first(bₜ₊₁): concurrently on CUDA, elsewhere in this order. Neither of these
+    two may write what the other reads. The caller runs first(b₀).
     """
     stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 

@@ -1,4 +1,4 @@
-"""Public interface: fit and load, which return a Run. It composes the modules below and holds no maths."""
+"""Public interface: fit and load, which return a Run; it only composes other modules."""
 
 import time
 from collections.abc import Mapping
@@ -45,15 +45,15 @@ def fit(
 ) -> Run:
     """Train a method on a task.
 
-    Settings come from the task, changed by keywords of its recipe (`lambda_real=0.5`) or whole sections
-    (`autoencoder={"dim": 16}`), or all together as a Config. With a folder the run is saved there as it goes and can be
-    resumed; `overwrite` replaces the run that is there. Progress goes to `console` or standard error, unless `quiet`.
+    Settings come from the task, changed by keywords for the method's section (`lambda_real=0.5`) or whole sections
+    (`autoencoder={"dim": 16}`), or all together as a Config. With a folder the run is saved there regularly and can be
+    resumed; `overwrite` replaces a run in that folder. Progress goes to `console` or standard error, unless `quiet`.
 
-    Ctrl-C and SIGTERM end it after the step that is under way, with an `Interrupted`: the folder then holds the state
-    to resume from and, once there was a validation, the best classifier so far.
+    Ctrl-C and SIGTERM end training after the current step, with an `Interrupted`: the folder then holds the state
+    to resume from and, after the first validation, the best classifier so far.
 
     `classifier` is a network's name, or your network: float images in [0, 1] (samples, channels, height, width), or
-    points (samples, 2), to logits (samples, classes). It stays as it is; copies of it are trained from its weights.
+    points (samples, 2), to logits (samples, classes). It is not changed; copies are trained, starting from its weights.
     """
     if isinstance(classifier, str):
         settings, classifier = settings | {"classifier": classifier}, None
@@ -76,7 +76,7 @@ def fit(
 
 
 def named_task(name: str | Path, console: Console) -> Task:
-    """Task by name; notes on its data are printed."""
+    """Task by name, with notes on its data printed."""
 
     def say(sentence: str) -> None:
         console.print(sentence, highlight=False, markup=False, soft_wrap=True)
@@ -90,9 +90,9 @@ def named_task(name: str | Path, console: Console) -> Task:
 def train(
     plan: Plan, task: Task, device: torch.device, log: Log, classifier: nn.Module | None, command: str | None = None
 ) -> Record:
-    """Train as planned, and write the run into the log's folder, if it has one; `command` is kept as what made it.
+    """Train as planned, and write the run into the log's folder, if it has one, with the `command` that started it.
 
-    A run that fails before it saved a state to resume from leaves no folder.
+    A run that fails before its first saved state leaves no folder.
     """
     start = time.monotonic()
     try:
@@ -127,7 +127,7 @@ def checked_plan(method: str, task: Task, seed: int, config: Config, classifier:
 
 
 def settings_of(task: Task, file: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
-    """Settings of a task; for user-supplied data those that suit the pictures and their number."""
+    """Settings of a task; for user-supplied data, by the size and number of the pictures."""
     fitting = settings_for_pictures(task.shape, len(task.train)) if is_user_data(task.name) else None
     return load_config(task.name, file, overrides, fitting)
 
@@ -138,9 +138,9 @@ def load(
     data_root: str | Path | None = None,
     classifier: nn.Module | None = None,
 ) -> Run:
-    """Run saved in a folder; `data_root` is where the paper's data sets are, UQGAN_DATA if not given.
+    """Run saved in a folder; `data_root` is the folder of the paper's data sets, UQGAN_DATA by default.
 
-    A run with a user-supplied classifier needs it again, built alike; a copy of it gets the trained weights.
+    A run with a user-supplied classifier needs it again, built the same way; a copy of it gets the trained weights.
     """
     check_module(classifier)
     data_root = None if data_root is None else as_path(data_root, "data_root")
@@ -151,12 +151,12 @@ def load(
 
 
 def sections(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Keywords as a tree of sections: what is no section's name belongs to the method's recipe."""
+    """Keywords as a tree of sections; keywords that do not name a section belong to the method's."""
     recipe = METHODS[method].section
     tree: dict[str, Any] = {key: value for key, value in settings.items() if key in Config.model_fields}
     short = {key: value for key, value in settings.items() if key not in tree}
-    own = tree.get(recipe, {})
-    return tree | {recipe: dict(own) | short if isinstance(own, Mapping | Settings) else own}
+    whole = tree.get(recipe, {})
+    return tree | {recipe: dict(whole) | short if isinstance(whole, Mapping | Settings) else whole}
 
 
 def check_request(
@@ -166,7 +166,7 @@ def check_request(
     classifier: nn.Module | None,
     max_minutes: float | None,
 ) -> None:
-    """Checks that need no data."""
+    """Check arguments before data are loaded."""
     check_sections(method, settings)
     if not isinstance(config, Config | None):
         raise UsageError(f"config = {brief(config)}: must be a uqgan.Config (or give settings as keywords)")
@@ -187,7 +187,7 @@ def check_manner(flags: Mapping[str, object], console: object) -> None:
 
 
 def check_sections(method: str, settings: Mapping[str, Any]) -> None:
-    """Refuse an unknown method, and settings in sections that it does not read, as they would have no effect."""
+    """Refuse an unknown method, and settings in sections that it does not read, which would have no effect."""
     if not isinstance(method, str) or method not in METHODS:
         raise UsageError(f"method = {brief(method)}: no such method{suggest(str(method), list(METHODS))}")
     read = METHODS[method].sections

@@ -1,6 +1,6 @@
-"""Settings: one frozen model per recipe, read from YAML and dotted overrides. The only place that parses them.
+"""Settings: one frozen model per recipe, parsed from YAML and dotted overrides.
 
-No torch here: the command line reads the fields and their docstrings for its help.
+PyTorch is not imported, as the command line reads fields and docstrings for its help.
 """
 
 import difflib
@@ -16,7 +16,7 @@ from uqgan.errors import UsageError
 
 
 class Settings(BaseModel):
-    """Section of settings: frozen, keyword-only, without unknown keys; a field's docstring is its help."""
+    """Section of settings: frozen, keyword-only, without unknown keys; docstrings of fields are help texts."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
@@ -123,7 +123,7 @@ class UqganConfig(Settings):
     lambda_reg: float = Field(32.0, ge=0)
     """Weight of the regulariser."""
     regulariser: Literal["angle", "cosine", "l1", "l2", "linf"] = "angle"
-    """What keeps generated codes apart: their angle (Eqs. 10, 11), its cosine, or the logarithm of a distance."""
+    """Measure of the spread of generated codes: angles (Eqs. 10, 11), cosines, or logarithms of distances."""
     lambda_real: float = Field(0.6, ge=0, le=1)
     """Share of the out-of-class loss taken from real samples of other classes (Eq. 9)."""
     noise: int = Field(128, ge=1, le=65_536)
@@ -150,11 +150,11 @@ class Config(Settings):
     classifier: Literal["mlp", "lenet", "resnet", "custom"] = "mlp"
     """Network: mlp (points), lenet (32 pixels), resnet (32 or 64 pixels), custom (user-supplied, in Python)."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """Precision of convolutional networks; auto: bf16 where the hardware has it (small autoencoders train in fp32)."""
+    """Precision of convolutional networks; auto: bf16 if the hardware has it (small autoencoders train in fp32)."""
     compile: Literal["auto", "always", "never"] = "auto"
-    """On CUDA, make iterations faster after a minute or more of compiling; auto does so for ResNets, where it pays."""
+    """Compile on CUDA, which takes a minute or more and makes iterations faster; auto: for ResNets."""
     fresh: bool = False
-    """Train even what the cache holds from an earlier run with the same settings, data and seed."""
+    """Train without weights from the cache, which earlier runs with the same settings, data and seed left there."""
     uqgan: UqganConfig = UqganConfig()
     autoencoder: AutoencoderConfig = AutoencoderConfig()
     one_vs_all: SupervisedConfig = SupervisedConfig()
@@ -167,7 +167,7 @@ class Config(Settings):
 
     @property
     def pretraining_precision(self) -> Literal["auto", "bf16", "fp32"]:
-        """A small autoencoder is trained in float32 in any case (decision 0014)."""
+        """Precision of pre-training: float32 for small autoencoders (decision 0014), otherwise `precision`."""
         return "fp32" if self.autoencoder.kind == "small" else self.precision
 
     @property
@@ -181,7 +181,7 @@ def load_config(
     overrides: Mapping[str, Any] | None = None,
     fitting: Mapping[str, Any] | None = None,
 ) -> Config:
-    """Settings of a task, or those `fitting` user-supplied data; then a YAML file's, then the overrides (a tree)."""
+    """Settings of a task, or those `fitting` user-supplied data, updated by a YAML file and then by the overrides."""
     given = read_yaml(file) if file else {}
     given = given["settings"] if is_run(given) else given
     layers = [task_settings(task) if fitting is None else fitting, given, overrides or {}]
@@ -205,7 +205,7 @@ def parse(tree: Mapping[str, Any]) -> Config:
 
 
 def check_networks(config: Config, shape: tuple[int, ...]) -> None:
-    """Refuse networks that can't take inputs of that shape: (2,) for points, (channels, height, width) for images."""
+    """Refuse networks that do not take inputs of that shape: (2,) for points, (channels, height, width) for images."""
     side = shape[-1]
     takes = {
         "mlp": len(shape) == 1,
@@ -221,7 +221,7 @@ def check_networks(config: Config, shape: tuple[int, ...]) -> None:
 
 
 def task_settings(task: str) -> dict[str, Any]:
-    """What `settings/<task>.yaml` says; nothing for tasks without one."""
+    """Content of `settings/<task>.yaml`; empty for tasks without this file."""
     file = resources.files("uqgan") / "settings" / f"{task.partition('+')[0]}.yaml"
     return yaml.safe_load(file.read_text()) or {} if file.is_file() else {}
 
@@ -245,17 +245,17 @@ def read_yaml(file: Path) -> dict[str, Any]:
 
 
 def is_run(tree: Mapping[str, Any]) -> bool:
-    """Whether this is all of a run's own config.yaml: its settings are in a section, beside its task and method."""
+    """Whether this is the config.yaml of a run, which has task, method, and the settings in a section."""
     return {"task", "method"} <= set(tree) and isinstance(tree.get("settings"), dict)
 
 
 def explain(error: ValidationError) -> list[str]:
-    """Sentences of the form *what = value: rule (nearest fix)* for what Pydantic found."""
+    """Sentences of the form *what = value: rule (nearest fix)* for Pydantic's errors."""
     return [_sentence(finding) for finding in error.errors(include_url=False)]
 
 
 def suggest(word: str, known: list[str]) -> str:
-    """Suggestion of the known word that comes close, '; did you mean x?'; empty if there is none."""
+    """Suggestion of a similar known word, '; did you mean x?'; empty if there is none."""
     close = difflib.get_close_matches(word, known, n=1)
     return f"; did you mean {close[0]}?" if close else ""
 

@@ -1,7 +1,7 @@
-"""Decisions at stated error rates: which samples are flagged, sets of classes, and one of three words for each sample.
+"""Decisions at stated error rates: flagged samples, sets of classes, and one of three words per sample.
 
-Thresholds are ranks among the scores of the calibration samples, which nothing else has seen. So they hold for any
-method, however well or badly it is trained, as long as new samples come from where the calibration samples came from.
+Thresholds are ranks among the scores of the calibration samples, which are used for nothing else. They hold for any
+method, however well it is trained, as long as new samples have the distribution of the calibration samples.
 """
 
 import json
@@ -34,18 +34,18 @@ NO_FOREIGNNESS = (
 
 @dataclass(frozen=True)
 class Rule:
-    """What decisions are made by; it can be changed without training again."""
+    """Rule for decisions, which can be changed without training."""
 
     false_alarm: float = 0.05
     """Share of known samples that may be flagged."""
     coverage: float = 0.9
-    """Share of known samples whose set of classes must hold the true one."""
+    """Share of known samples whose set of classes must contain the true one."""
     score: str = "epistemic"
-    """Score that flags: epistemic, foreignness or aleatoric."""
+    """Score by which samples are flagged: epistemic, foreignness or aleatoric."""
     per_label: bool = False
     """Whether a sample is compared with the calibration samples of its predicted label only."""
     sets: str = "lac"
-    """Sets of classes: `lac`, the smallest on average, or `aps`, randomised and larger where classes are torn."""
+    """Sets of classes: `lac`, the smallest on average, or `aps`, randomised and larger for ambiguous samples."""
 
     def __post_init__(self) -> None:
         for name, usual in (("false_alarm", 0.05), ("coverage", 0.9)):
@@ -75,10 +75,10 @@ class Calibration:
     y: Labels
     prediction: Prediction
     temperature: float = 1.0
-    """Temperature that was fitted on the validation samples; 1 where it doesn't help."""
+    """Temperature fitted on the validation samples; 1 where it does not help."""
 
     def temper(self, probs: Probs) -> Probs:
-        """Class probabilities at this temperature, for display; sets and scores are made from the raw ones."""
+        """Class probabilities at this temperature, for display; sets and scores use the raw ones."""
         return temper(probs, self.temperature)
 
     def write(self, file: Path) -> None:
@@ -99,25 +99,25 @@ class Decisions:
     """Decisions about a batch."""
 
     p_value: Tensor
-    """Share of calibration samples, the new one counted in, that are at least as strange."""
+    """Share of samples with a score at least as high, among the calibration samples and the new one."""
     flagged: Tensor
-    """Which samples are stranger than the rule allows known ones to be."""
+    """Mask of the samples whose p-value is at most the false-alarm rate."""
     words: tuple[str, ...]
     """accept, ambiguous or unknown."""
     sets: Tensor
-    """Classes that each sample may have, (batch, classes); it may be none."""
+    """Plausible classes of each sample, (batch, classes); possibly none."""
     shown: Tensor
     """`sets` with the most probable class added to each."""
     why: str
-    """Why no flagged sample is called ambiguous, where that is so."""
+    """Reason why no flagged sample is called ambiguous; empty if some may be."""
 
 
 def decide(
-    prediction: Prediction, calibration: Calibration, rule: Rule, own_foreignness: bool, seed: int | None = 0
+    prediction: Prediction, calibration: Calibration, rule: Rule, has_foreignness: bool, seed: int | None = 0
 ) -> Decisions:
-    """Decide about a batch.
+    """Decisions about a batch.
 
-    A flagged sample is `ambiguous` if its foreignness alone would not flag it, which is so for a mixture of known
+    A flagged sample is `ambiguous` if its foreignness alone would not flag it, as for a mixture of known
     classes, else `unknown`. One that is not flagged is `accept` if its LAC set is a single class, else `ambiguous`.
     """
     check_rule(calibration, rule)
@@ -128,17 +128,17 @@ def decide(
     flagged = p_value <= rule.false_alarm
     like_known = p_values(prediction, calibration.prediction, "foreignness", rule.per_label) > rule.false_alarm
     lac = lac_sets(prediction.probs, calibration, rule.coverage)
-    unknown = flagged & ~(like_known & own_foreignness)
+    unknown = flagged & ~(like_known & has_foreignness)
     accepted = ~flagged & (lac.sum(1) == 1)
     words = torch.where(unknown, 2, torch.where(accepted, 0, 1)).tolist()
     sets = lac if rule.sets == "lac" else aps_sets(prediction.probs, calibration, rule.coverage, seed)
     top = torch.nn.functional.one_hot(prediction.labels, prediction.probs.shape[1]).bool()
-    why = "" if own_foreignness else NO_FOREIGNNESS
+    why = "" if has_foreignness else NO_FOREIGNNESS
     return Decisions(p_value, flagged, tuple(WORDS[word] for word in words), sets, sets | top, why)
 
 
 def check_rule(calibration: Calibration, rule: Rule, class_names: Sequence[str] = ()) -> None:
-    """Refuse rates that are smaller than so few calibration samples can tell apart."""
+    """Refuse rates that need more calibration samples than there are."""
     for label, n in _group_sizes(calibration, rule).items():
         if _most(rule.false_alarm, n + 1) < 1:
             needed = math.ceil(1 / rule.false_alarm - 1e-9) - 1
@@ -168,13 +168,13 @@ def p_values(new: Prediction, known: Prediction, score: str, per_label: bool) ->
 
 
 def p_value(scores: Scores, known: Scores) -> Tensor:
-    """(1 + #{known ≥ score}) / (n + 1): at most α with a chance of at most α, if the score is one of a known sample."""
+    """(1 + #{known ≥ score}) / (n + 1): for a known sample at most α with probability at most α."""
     smaller = torch.searchsorted(known.double().sort().values, scores.double().contiguous())
     return (1 + len(known) - smaller).double() / (len(known) + 1)
 
 
 def thresholds(calibration: Calibration, rule: Rule) -> dict[int | None, tuple[int, float]]:
-    """Number of calibration samples and the score above which a sample is flagged, per label if the rule says so."""
+    """Number of calibration samples, and score above which a sample is flagged; per label if the rule is."""
     labels, scores = calibration.prediction.labels, getattr(calibration.prediction, rule.score)
     found = {}
     for label, n in _group_sizes(calibration, rule).items():
@@ -195,7 +195,7 @@ def lac_sets(probs: Probs, calibration: Calibration, coverage: float) -> Tensor:
 
 
 def aps_sets(probs: Probs, calibration: Calibration, coverage: float, seed: int | None = 0) -> Tensor:
-    """Randomised adaptive sets (Romano et al., 2020): the most probable classes up to a sum, the last one by chance."""
+    """Randomised adaptive sets (Romano et al., 2020): the most probable classes up to a sum, the last one at random."""
     chance = torch.Generator()
     _ = chance.seed() if seed is None else chance.manual_seed(seed)
     known_u, u = (torch.rand(len(each), generator=chance, dtype=torch.double) for each in (calibration.y, probs))
@@ -204,13 +204,13 @@ def aps_sets(probs: Probs, calibration: Calibration, coverage: float, seed: int 
 
 
 def aps_scores(probs: Probs, u: Scores) -> Tensor:
-    """Probability of the classes above each class, and a share 1 - u of its own."""
+    """Total probability of the more probable classes, plus a share 1 - u of the class's probability."""
     ordered, order = probs.double().sort(dim=1, descending=True, stable=True)
     return torch.empty_like(ordered).scatter(1, order, ordered.cumsum(1) - u[:, None] * ordered)
 
 
 def not_probs(probs: Probs) -> Tensor:
-    """1 - p̂, of the most probable class as the sum of the others: the subtraction would tie all confident samples."""
+    """1 - p̂, for the top class as the sum of the others: rounding in the subtraction would tie confident samples."""
     wide = probs.double()
     top = wide.argmax(1, keepdim=True)
     return (1 - wide).scatter(1, top, wide.scatter(1, top, 0.0).sum(1, keepdim=True))
@@ -218,15 +218,15 @@ def not_probs(probs: Probs) -> Tensor:
 
 @dataclass(frozen=True)
 class Drift:
-    """How the scores of a batch of new samples compare with those of the calibration samples."""
+    """Comparison of the scores of a batch of new samples with those of the calibration samples."""
 
     n: int
-    """Samples in the batch."""
+    """Number of samples in the batch."""
     share: float
-    """Share of them that is flagged, whatever their label."""
+    """Share of flagged samples, whatever their label."""
     low: float
     high: float
-    """Within these lies the share flagged of 95 % of batches of this size that are as the calibration samples were."""
+    """Bounds of the share flagged in 95 % of batches of this size from the distribution of the calibration samples."""
     ks: float
     """Kolmogorov-Smirnov statistic, the largest gap between the two distribution functions, and its p-value."""
     ks_p_value: float
@@ -234,10 +234,10 @@ class Drift:
 
 
 def drift(calibration: Calibration, scores: Scores, rule: Rule) -> Drift:
-    """Compare the scores of new samples, in the rule's column, with those of the calibration samples.
+    """Comparison of the scores of new samples, in the rule's column, with those of the calibration samples.
 
-    The threshold comes from n samples only, so the share of known samples above it is not quite the stated one: the
-    number flagged is beta-binomial. A Clopper-Pearson interval would take the threshold for exact and alarm too often.
+    The threshold comes from n samples only, so the share of known samples above it differs from the stated one: the
+    number flagged is beta-binomial. A Clopper-Pearson interval assumes an exact threshold, and would alarm too often.
     """
     from scipy.stats import betabinom, ks_2samp
 
@@ -270,7 +270,7 @@ def _verdict(share: float, low: float, high: float, ks_p_value: float, expected:
 
 
 def _group_sizes(calibration: Calibration, rule: Rule) -> dict[int | None, int]:
-    """Number of calibration samples to compare with: of all, or per predicted label."""
+    """Number of calibration samples, in total or per predicted label."""
     if not rule.per_label:
         return {None: len(calibration.y)}
     counts = calibration.prediction.labels.bincount(minlength=calibration.prediction.probs.shape[1])
@@ -283,7 +283,7 @@ def _quantile(scores: Tensor, coverage: float) -> float:
 
 
 def _most(rate: float, n: int) -> int:
-    """Largest k with k / n at most the rate; both are rounded alike, so 7 of 100 are at most 0.07."""
+    """Largest k with k / n at most the rate; a quotient is rounded as the literal is, so 7 / 100 is at most 0.07."""
     k = round(rate * n) + 1
     while k / n > rate:
         k -= 1

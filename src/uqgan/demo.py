@@ -1,4 +1,4 @@
-"""`uqgan demo`: a few runs on embedded data, and a page about them."""
+"""The command `uqgan demo`: a few runs on embedded data, and a page about them."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 
 def run_demo(folder: Path, console: Console) -> Path:
-    """Train what is not trained yet, then write the page; returns its path."""
+    """Train the runs that are not finished yet, write the page, and return its path."""
     chapters = []
     for step, (name, (method, task, settings)) in enumerate(RUNS.items(), 1):
         console.print(f"[{step}/{len(RUNS)}] {method} on {task}", markup=False)
@@ -31,7 +31,7 @@ def run_demo(folder: Path, console: Console) -> Path:
 
 
 def finish(folder: Path, method: str, task: str, settings: dict[str, Any], console: Console) -> api.Run:
-    """Run in a folder, loaded if it is finished, else trained to its end."""
+    """Run in a folder, loaded if it is finished, otherwise trained to its end."""
     if finished(folder):
         return api.load(folder)
     return api.fit(method, task, folder=folder, resume=holds_run(folder), console=console, **settings)

@@ -22,7 +22,7 @@ GROUPS = ("tp", "fp", "ood")
 KINDS = ("scores_and_probs", "scores")
 """What the trees are given: uncertainty scores with the class probabilities, or alone."""
 TREES, DEPTH = 100, 5
-PAYS_FROM = 2_000
+PARALLEL_FROM = 2_000
 """Least number of samples to fit on for which a process of its own pays."""
 
 
@@ -179,5 +179,5 @@ def detect_all(jobs: Sequence[Job]) -> list[dict[str, Any]]:
     largest = max(
         (sum(len(p.probs) for p in (job.validation.test, *job.validation.ood.values())) for job in jobs), default=0
     )
-    processes = min(joblib.cpu_count(), len(jobs)) if largest >= PAYS_FROM else 1
+    processes = min(joblib.cpu_count(), len(jobs)) if largest >= PARALLEL_FROM else 1
     return list(joblib.Parallel(n_jobs=processes)(joblib.delayed(detect)(job) for job in jobs))

@@ -1,4 +1,4 @@
-"""What a run is tested on: its own data as they are now, which may have changed, or other pictures."""
+"""Test data of a run: its task with the present data, which may have changed, or other pictures."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ from uqgan.runs import Plan, Record
 from uqgan.samples import brief
 
 Facts = dict[str, Any]
-"""What was tested on, as it stands beside the scores: `test`, `ood`, `notes`."""
+"""Description of test data beside the scores: `test`, `ood`, `notes`."""
 FIX = "test the run on other pictures: --test FOLDER, in Python run.evaluate(test=…)"
 
 
@@ -27,8 +27,8 @@ def inputs_of(record: Record) -> Inputs:
     return Inputs(record.plan.class_names, record.plan.shape, record.seen)
 
 
-def own_task(record: Record, data_root: str | Path | None = None) -> tuple[Task, Facts | None]:
-    """The task of a run as its data are now; facts only if its test set is not the one of the run any more."""
+def current_task(record: Record, data_root: str | Path | None = None) -> tuple[Task, Facts | None]:
+    """Task of a run with the present data, and facts about its test set if it is no longer that of the run."""
     plan = record.plan
     if not is_user_data(plan.task):
         task = load_task(plan.task, 0, data_root, skip_broken=True)
@@ -56,7 +56,7 @@ def own_task(record: Record, data_root: str | Path | None = None) -> tuple[Task,
 
 
 def check_same_data(plan: Plan, task: Task) -> None:
-    """Refuse data that changed since the run was trained: scores on other data would mean nothing."""
+    """Refuse data that changed since the run was trained, as scores on them could not be compared."""
     if (task.class_names, task.shape) != (plan.class_names, plan.shape):
         raise UsageError(f"task = {plan.task}: its classes or shape are not those of the run (train it again)")
     if plan.digest and task.digest != plan.digest:
@@ -85,15 +85,15 @@ def without_known(record: Record, ood: Mapping[str, Any]) -> tuple[Task, Facts]:
 
 
 def elsewhere(
-    record: Record, own: Callable[[], Task], test: Any = None, ood: Mapping[str, Any] | None = None
+    record: Record, current: Callable[[], Task], test: Any = None, ood: Mapping[str, Any] | None = None
 ) -> tuple[Task, Facts]:
-    """Task of other pictures: a folder or arrays (x, y), and OoD sets by name; without `test` those of `own`."""
+    """Task of other pictures: a folder or arrays (x, y), and OoD sets by name; without `test`, those of `current`."""
     inputs, ood = inputs_of(record), {} if ood is None else ood
     sets = _foreign(ood, inputs)
     inside: dict[str, Decoded] = {}
     if test is None:
         try:
-            task = own()
+            task = current()
         except UsageError as error:
             raise UsageError(f"ood: needs pictures of known classes beside it, but {error}") from None
         known = Decoded(task.test.x, task.test.y, task.class_names, sources=task.files.get("test", ()))
@@ -132,7 +132,7 @@ def _reloaded(record: Record) -> Task:
     except UsageError:
         if record.seen is None or not place.is_dir():
             raise
-    # What does not suffice to train on, such as a class with few pictures left, can be tested on.
+    # Data that no longer suffice for training, such as a class with few pictures left, can still be tested on.
     inputs = inputs_of(record)
     known, ood = of_folder(place, inputs)
     sets = {name: unseen(each, f"ood/{name}", inputs) for name, each in ood.items()}

@@ -1,4 +1,4 @@
-"""What a result depends on beside its settings: device, versions of the packages, commit of the source."""
+"""Conditions of a result besides its settings: device, versions of packages, commit of the source."""
 
 import platform
 import subprocess
@@ -21,12 +21,12 @@ def circumstances(
     reused: Sequence[str] = (),
     command: str | None = None,
 ) -> dict[str, Any]:
-    """What a result depends on beside its settings: device, versions, and the time of each stage.
+    """Conditions of a result besides its settings: device, versions, and the time of each stage.
 
-    `reused` names the stages that were taken from the cache; their times are those of the run that trained them.
-    `command` is what made the run, that of this process if not given.
+    `reused` are the stages loaded from the cache; their times are those of the run that trained them. `command` is
+    the command that made the run, by default that of this process.
     """
-    own = " ".join(["uqgan", *sys.argv[1:]]) if Path(sys.argv[0]).stem == "uqgan" else None
+    this_command = " ".join(["uqgan", *sys.argv[1:]]) if Path(sys.argv[0]).stem == "uqgan" else None
     return {
         "finished": stopped is None,
         "stopped": stopped,
@@ -35,7 +35,7 @@ def circumstances(
         "seconds": round(seconds, 1),
         "stage_seconds": {name: round(value, 1) for name, value in stages.items()},
         "reused": list(reused),
-        "command": command or own,
+        "command": command or this_command,
         "versions": versions(),
         "commit": COMMIT,
     }
@@ -43,19 +43,19 @@ def circumstances(
 
 def versions() -> dict[str, str]:
     packages = ("torch", "numpy", "scikit-learn", "safetensors", "pydantic")
-    own = {"uqgan": __version__, "python": platform.python_version()}
-    return own | {name: _version(name) for name in packages}
+    program = {"uqgan": __version__, "python": platform.python_version()}
+    return program | {name: _version(name) for name in packages}
 
 
 def describe(device: torch.device) -> str:
-    """A device in words."""
+    """Name of a device."""
     if device.type == "cuda":
         return f"cuda ({torch.cuda.get_device_name(device)})"
     return f"{device.type} ({platform.processor() or platform.machine()})"
 
 
 def source_commit() -> str | None:
-    """Commit of the source tree that runs, with a + if it was changed since; None outside of a tree."""
+    """Commit of the running source tree, with a + if the tree has changes; None outside of a repository."""
     git = ["git", "-C", str(Path(__file__).parent)]
     try:
         head, changes = (
@@ -68,7 +68,7 @@ def source_commit() -> str | None:
 
 
 COMMIT = source_commit()
-"""Commit when the program started: the tree may change while it runs."""
+"""Commit at the start of the program, as the tree may change while it runs."""
 
 
 def _version(package: str) -> str:

@@ -1,4 +1,4 @@
-"""Metrics of a trained method on a task, per OoD set and for all of them together."""
+"""Metrics of a trained method on a task, per OoD set and for all sets together."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -18,8 +18,8 @@ from uqgan.methods import Predictor
 from uqgan.temperature import fit_temperature
 from uqgan.uncertainty import Prediction
 
-PAYS_FROM = 20_000_000
-"""Least number of resampled samples per process: to start one takes as long as to resample that many."""
+PARALLEL_FROM = 20_000_000
+"""Least number of resampled samples per process; starting one takes as long as resampling that many."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class Outputs:
 
     @property
     def right(self) -> Tensor:
-        """Which test samples are classified correctly."""
+        """Mask of the correctly classified test samples."""
         return self.test.labels == self.y
 
     def write(self, file: Path) -> None:
-        """Keep the raw scores as float32 in a compressed .npz file: `y`, `test/probs`, `ood/NAME/epistemic`, …"""
+        """Write the raw scores as float32 into a compressed .npz file: `y`, `test/probs`, `ood/NAME/epistemic`, …"""
         arrays = {"y": self.y.numpy()} | self.test.arrays("test")
         for name, prediction in self.ood.items():
             arrays |= prediction.arrays(f"ood/{name}")
@@ -44,7 +44,7 @@ class Outputs:
 
     @staticmethod
     def read(file: Path) -> "Outputs":
-        """Raw scores as an evaluation wrote them: any metric can be computed from them without the model."""
+        """Raw scores of an evaluation, from which any metric can be computed without the model."""
         with read_arrays(file, "raw scores", "uqgan evaluate writes them") as arrays:
             ood = [key.removeprefix("ood/") for key in arrays if key.startswith("ood/")]
             names = dict.fromkeys(key.rpartition("/")[0] for key in ood)
@@ -88,7 +88,7 @@ def evaluate(outputs: Outputs, resamples: int = 1000, class_names: Sequence[str]
 
 
 def raw_digest(outputs: Outputs) -> str:
-    """Digest of all predictions for the test samples, as they are kept: equal digests mean equal predictions."""
+    """Digest of all predictions for the test samples, as they are stored: equal digests mean equal predictions."""
     digest = hashlib.sha256()
     for prediction in (outputs.test, *outputs.ood.values()):
         for column in (prediction.probs, prediction.aleatoric, prediction.epistemic, prediction.foreignness):
@@ -111,9 +111,9 @@ def scores(outputs: Outputs) -> dict[str, Any]:
 
 
 def balanced(outputs: Outputs) -> dict[str, Any]:
-    """OoD metrics of all sets together where each weighs the same, and all of them as much as the known samples.
+    """OoD metrics of all sets together with equal weight per set, and the total weight of the known samples.
 
-    `sizes` has the number of samples of each set, of which nothing else depends then.
+    The metrics then do not depend on the `sizes` of the sets, which are returned beside them.
     """
     sizes = {"known": len(outputs.y), **{name: len(each.epistemic) for name, each in outputs.ood.items()}}
     sets = {name: size for name, size in sizes.items() if name != "known" and size}
@@ -127,7 +127,7 @@ def balanced(outputs: Outputs) -> dict[str, Any]:
 
 
 def classes(outputs: Outputs, class_names: Sequence[str]) -> dict[str, Any]:
-    """Accuracy (recall) per class, None without samples, and how often each class (row) is called which (column)."""
+    """Accuracy (recall) per class, None without samples, and the confusion matrix: class (row), prediction (column)."""
     confusion = metrics.confusion(outputs.test.labels, outputs.y, len(class_names))
     counts, right = confusion.sum(1).tolist(), confusion.diagonal().tolist()
     return {
@@ -146,10 +146,9 @@ def tempered(outputs: Outputs, calibration: Calibration) -> dict[str, float]:
 
 
 def rates(outputs: Outputs, decide: Callable[[Prediction], Decisions]) -> dict[str, Any]:
-    """What decisions come to: the share that is flagged, the share of each word, and the prediction sets.
+    """Shares of flagged samples and of each decision, and the mean size of the prediction sets, which may be empty.
 
-    `known` also has the coverage: the share of test samples whose set holds their class. Sets are taken as they are,
-    which may be empty.
+    `known` also has the coverage: the share of test samples whose set contains their class.
     """
 
     def row(prediction: Prediction, found: Decisions) -> dict[str, Any]:
@@ -171,7 +170,7 @@ def intervals(outputs: Outputs, resamples: int) -> dict[str, Any]:
     wrong, confidence = ~outputs.right, outputs.test.probs.amax(1)
     names = set_names(outputs)
     work = resamples * sum(len(ranking(outputs, "epistemic", name)[0]) for name in names)
-    processes = max(1, min(joblib.cpu_count(), work // PAYS_FROM))
+    processes = max(1, min(joblib.cpu_count(), work // PARALLEL_FROM))
     found = {name: _ood_intervals(outputs, name, resamples, processes) for name in names}
     return {
         "accuracy": _ends(metrics.mean_interval(outputs.right.double(), resamples)),
@@ -188,7 +187,7 @@ def set_names(outputs: Outputs) -> list[str]:
 
 
 def ranking(outputs: Outputs, column: str, name: str) -> tuple[Tensor, Tensor]:
-    """Scores of the test samples and of an OoD set (or `all`), and which of them are OoD."""
+    """Scores of the test samples and of an OoD set (or `all`), and the mask of those that are OoD."""
     known = getattr(outputs.test, column)
     chosen = outputs.ood.values() if name == "all" else [outputs.ood[name]]
     score = torch.cat([known, *(getattr(each, column) for each in chosen)])

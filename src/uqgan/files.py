@@ -1,4 +1,4 @@
-"""Files that are whole or absent: atomic writes, locks, hashes, and the folder of the cache."""
+"""Atomic writes, locks, hashes, and the folder of the cache."""
 
 import errno
 import hashlib
@@ -19,20 +19,20 @@ from uqgan.errors import RunFailed, UsageError
 
 CACHE_VARIABLE = "UQGAN_CACHE"
 LOCK = ".lock"
-"""File in a folder that one process has to itself."""
+"""Lock file of a folder that one process at a time may use."""
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file, all of it or nothing."""
+    """Write a file atomically."""
     with written(path) as temporary:
         temporary.write_bytes(data)
 
 
 @contextmanager
 def written(path: Path) -> Iterator[Path]:
-    """Temporary file to write; it is renamed to `path` once it is whole and on the disk."""
+    """Temporary file to write into; after the block it is flushed to the disk and renamed to `path`."""
     temporary = None
-    path = Path(os.path.realpath(path))  # a link's target is written, the link stays
+    path = Path(os.path.realpath(path))  # replace the target of a link, not the link
     if path.exists() and not path.is_file():
         raise RunFailed(f"{path}: could not be written, it is no plain file (choose another place)")
     try:
@@ -53,9 +53,9 @@ def written(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def locked(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
-    """Lock that one process at a time holds, until it ends. `on_wait` is called if another one holds it.
+    """Exclusive lock on a file between processes; `on_wait` is called if another process holds it.
 
-    Where the disk has no locks all are let in: each file is written whole, so work is done twice and nothing breaks.
+    On file systems without locks every process goes on: as files are written atomically, work is only done twice.
     """
     from filelock import FileLock, Timeout
 
@@ -83,10 +83,10 @@ def locked(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator[No
 
 @contextmanager
 def alone_in(folder: Path, doing: str, wait: bool = False) -> Iterator[None]:
-    """Keep other processes out of a folder, which is made if needed, while the block runs; a killed one lets go.
+    """Exclusive use of a folder, created if needed, by one process within the block; the lock ends with its process.
 
-    A second process waits, or is refused with the name of the first and what it is `doing`. Where the disk has no locks
-    all are let in. The lock's file goes when the block ends, and the folder with it if nothing else is in there.
+    A second process waits, or is refused with the name of the first and what it is `doing`. On file systems without
+    locks none is refused. At the end the lock file is deleted, and so is the folder if it is empty.
     """
     from filelock import FileLock, Timeout
 
@@ -113,7 +113,7 @@ def alone_in(folder: Path, doing: str, wait: bool = False) -> Iterator[None]:
 
 
 def _sign(file: Path) -> None:
-    """Write into a lock's file which process holds it."""
+    """Write the process that holds a lock into the lock file."""
     program = Path(sys.argv[0])
     name = "uqgan" if program.parts[-2:] == ("uqgan", "__main__.py") else program.name or "python"
     facts = {"process": os.getpid(), "machine": platform.node(), "command": shlex.join([name, *sys.argv[1:]])}
@@ -121,17 +121,17 @@ def _sign(file: Path) -> None:
 
 
 def _holder(file: Path) -> str:
-    """The process that holds a lock, in words."""
+    """Description of the process that holds a lock."""
     try:
         facts = json.loads(file.read_text())
         place = "" if facts["machine"] == platform.node() else f" on {facts['machine']}"
         return f"process {facts['process']}{place} ({facts['command']})"
-    except (OSError, ValueError, TypeError, KeyError):  # it just came, or its system keeps a locked file to itself
+    except (OSError, ValueError, TypeError, KeyError):  # not written yet, or the system forbids reading a locked file
         return "another process"
 
 
 def cache_folder() -> Path:
-    """Folder of what can be made again: UQGAN_CACHE, or uqgan in the user's cache folder."""
+    """Folder of the cache: UQGAN_CACHE, or uqgan in the user's cache folder."""
     chosen = os.environ.get(CACHE_VARIABLE)
     return Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "uqgan"
 
@@ -145,7 +145,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
-    """Write arrays by their names into a compressed .npz file."""
+    """Write named arrays into a compressed .npz file."""
     import numpy as np
 
     packed = io.BytesIO()
@@ -155,7 +155,7 @@ def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
 
 @contextmanager
 def read_arrays(path: Path, what: str, fix: str) -> Iterator[dict[str, Any]]:
-    """Arrays of a .npz file as tensors by their names. If the block misses one, the file counts as damaged."""
+    """Arrays of a .npz file as tensors by name; a KeyError within the block means that the file is damaged."""
     import numpy as np
     import torch
 
@@ -170,7 +170,7 @@ def read_arrays(path: Path, what: str, fix: str) -> Iterator[dict[str, Any]]:
 
 
 def disk_failure(path: Path, error: OSError) -> RunFailed:
-    """Error for a write that the disk refused."""
+    """Error for a failed write, with advice."""
     fixes = {
         errno.ENOSPC: "free some space",
         errno.EDQUOT: "free some space",

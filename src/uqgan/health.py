@@ -23,13 +23,13 @@ from uqgan.shapes import Labels, Scalar
 PER_CLASS = 64
 """Number of real and of generated codes compared per class."""
 MOST_DECODED = 1024
-"""Limit of generated examples, over all classes, that are decoded and classified: decoding takes most of the time."""
+"""Limit of generated examples, over all classes, that are decoded and classified; decoding takes most of the time."""
 SENTENCES_SHOWN = 5
 Rows = Sequence[Mapping[str, Any]]
 
 
 class Fault(NamedTuple):
-    """Finding about a class whose measurement is below the limit, with advice."""
+    """Finding for a class whose measurement is below a limit, with advice."""
 
     limit: float
     finding: str
@@ -49,9 +49,9 @@ FAULTS = {
 
 
 class Health:
-    """Compares the generated examples of each class with the same real codes at every validation.
+    """Comparison of generated codes per class with a fixed sample of real codes, made at every validation.
 
-    Classes of zero width (fewer than two training samples, or identical ones) are left out.
+    Classes of zero width (fewer than two training samples, or identical ones) are excluded.
     """
 
     @torch.no_grad()
@@ -71,27 +71,27 @@ class Health:
 
     @torch.no_grad()
     def measure(self, step: int) -> dict[str, float]:
-        """Measurement with four digits, copied from the device at once; it does not affect training."""
+        """Measurements rounded to four digits, copied from the device at once; training is not affected."""
         z, y = self.z.flatten(0, 1), self.y.flatten()
         with local_seed(y.device, self.seed * 1_000_003 + step):
             z_fake = self.G.eval()(y)
             on_real, on_fake = self.D(torch.cat([z, z_fake]), torch.cat([y, y])).view(2, -1, PER_CLASS).mean(2)
             decoded = torch.arange(len(y), device=y.device).view_as(self.y)[:, : self.n_decoded].flatten()
-            own_head = self.C.eval()(self.A.decode(z_fake[decoded], y[decoded])).gather(1, y[decoded, None])
+            true_head = self.C.eval()(self.A.decode(z_fake[decoded], y[decoded])).gather(1, y[decoded, None])
         found = [
             (self.share * (on_real - on_fake)).sum()[None],
             *(gradient_norm(net).to(y.device)[None] for net in (self.C, self.G, self.D)),
             width(z_fake.view_as(self.z)) / self.width,
-            (own_head.view(-1, self.n_decoded) < 0).float().mean(1),
+            (true_head.view(-1, self.n_decoded) < 0).float().mean(1),
         ]
         return {name: float(f"{value:.4g}") for name, value in zip(self.names, torch.cat(found).tolist(), strict=True)}
 
 
 def sample_per_class(y: Labels, n_classes: int) -> Tensor:
-    """Indices of PER_CLASS samples per non-empty class, in the order of the classes; small classes are repeated."""
+    """Indices of PER_CLASS samples per non-empty class, ordered by class; samples of small classes are repeated."""
     labels = y.cpu()
     members = [(labels == k).nonzero()[:, 0] for k in range(n_classes)]
-    return torch.cat([own[torch.arange(PER_CLASS) % len(own)] for own in members if len(own)]).to(y.device)
+    return torch.cat([each[torch.arange(PER_CLASS) % len(each)] for each in members if len(each)]).to(y.device)
 
 
 def width(z: Tensor) -> Tensor:
@@ -106,7 +106,7 @@ def gradient_norm(net: nn.Module) -> Scalar:
 
 
 def first_member(rows: Rows) -> list[Mapping[str, Any]]:
-    """Rows of an ensemble's first member, which stands for all; every row of a method with a single member."""
+    """Rows of an ensemble's first member as a representative; all rows of a method with a single member."""
     return [row for row in rows if not row.get("member")]
 
 
@@ -128,7 +128,7 @@ def measured_classes(rows: Rows) -> list[int]:
 
 
 def warnings(rows: Rows, class_names: Sequence[str]) -> list[str]:
-    """Warnings about classes with faults at the end of training, the worst of each kind first; many are summed up."""
+    """Warnings about classes with faults at the end of training, worst first; of many the rest is counted."""
     sentences = []
     for kind, fault in FAULTS.items():
         low = sorted((value, k) for k, value in settled(rows, kind).items() if value < fault.limit)
@@ -142,6 +142,6 @@ def warnings(rows: Rows, class_names: Sequence[str]) -> list[str]:
 
 
 def say_warnings(log: Log, class_names: Sequence[str]) -> None:
-    """Print the warnings about the member that this log belongs to."""
+    """Print the warnings about the member of this log."""
     for sentence in warnings(log.member_rows, class_names):
         log.say(sentence)

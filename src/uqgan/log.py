@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 LOG = "log.jsonl"
 PLACE = ("stage", "member", "step")
-"""Keys of a row that say where it belongs."""
+"""Keys that identify a row."""
 LONG_RUN_SECONDS = 30.0
-"""Stages longer than this announce their duration."""
+"""Least expected duration of a stage for which it is announced."""
 JUDGED_SECONDS = 10.0
-"""Least duration of the steps that an estimate is based on: another program may slow a few of them down tenfold."""
+"""Least duration of the steps behind an estimate; other programs may slow a few of them down tenfold."""
 
 
 class Log:
     """Log, progress and time limit of a run. Without a folder nothing is written, and nothing can be resumed.
 
-    That of a `child` process is out of time when its parent is gone.
+    A log of a `child` process is out of time as soon as the parent process is gone.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Log:
         self.member: int | None = None
         self.stopped: str | None = None
         self.signal = 0
-        """Number of the signal that stopped it."""
+        """Number of the signal that stopped training; 0 for none."""
         self.rows: list[dict[str, Any]] = []
         self.seconds: dict[str, float] = {}
         self.reused: list[str] = []
@@ -72,7 +72,7 @@ class Log:
                 shutil.rmtree(folder / RESUME, ignore_errors=True)
                 shutil.rmtree(folder / "tensorboard", ignore_errors=True)
             file.touch()
-            # Lines after the last saved state will be written again, exactly alike.
+            # Rows after the last saved state will be written again, identically.
             os.truncate(file, min(saved_log_bytes(folder), file.stat().st_size))
             self.rows = [json.loads(line) for line in file.read_bytes().splitlines()]
         except OSError as error:
@@ -88,33 +88,33 @@ class Log:
                 self._board = SummaryWriter(str(folder / "tensorboard"))  # type: ignore[no-untyped-call]
 
     def of_member(self, member: int, seed: int) -> "Log":
-        """Log of a member of an ensemble: with a seed and stages of its own, and its rows labelled."""
+        """Log of a member of an ensemble, with its seed, its stages, and its number in every row."""
         log = copy.copy(self)
         log.member, log.seed = member, seed
         return log
 
     def label(self, stage: str) -> str:
-        """A stage's name that no other member has."""
+        """Name of a stage that is unique among members."""
         return stage if self.member is None else f"{stage}.member-{self.member}"
 
     @property
     def member_rows(self) -> list[dict[str, Any]]:
-        """The rows of this member, without its label."""
+        """Rows of this member, without its number."""
         rows = [row for row in self.rows if row.get("member") == self.member]
         return [{key: value for key, value in row.items() if key != "member"} for row in rows]
 
     def state_file(self, stage: str) -> Path | None:
-        """Where a stage saves the state to resume from."""
+        """File of the saved state of a stage; None without a folder."""
         return self.folder / RESUME / f"{self.label(stage)}.safetensors" if self.folder else None
 
     @property
     def resumes(self) -> bool:
-        """Whether a stage of this member was begun before."""
+        """Whether a saved state of this member exists."""
         file = self.state_file("*")
         return file is not None and any(file.parent.glob(file.name))
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """One line of log.jsonl. It holds no clock, so that the same seed gives the same bytes."""
+        """Write a row of log.jsonl, without times, so that the same seed gives the same bytes."""
         if self.member is not None:
             row = {"stage": row["stage"], "member": self.member, **row}
         self.rows.append(dict(row))
@@ -133,7 +133,7 @@ class Log:
                 raise disk_failure(file, error) from error
 
     def flush(self) -> int:
-        """Flush the log to the disk; returns its size."""
+        """Flush the log to the disk, and return its size."""
         if not self.folder:
             return 0
         with (self.folder / LOG).open("ab") as file:
@@ -150,27 +150,27 @@ class Log:
         return late or (self._parent > 0 and os.getppid() != self._parent)
 
     def ended(self, rest: str) -> RunFailed:
-        """Error for a training that stopped with nothing to return: where it stopped, and the rest of the sentence."""
+        """Error for training that stopped without a result; `rest` ends the sentence on where it stopped."""
         sentence = f"{self.stopped}, {rest}"
         return Interrupted(sentence, self.signal) if self.signal else Stopped(sentence)
 
     @property
     def minutes_left(self) -> float | None:
-        """Minutes until the time limit, at least a moment; None without one."""
+        """Minutes until the time limit, always positive; None without a limit."""
         return None if self._deadline is None else max(1e-9, (self._deadline - time.monotonic()) / 60)
 
     @contextmanager
     def bar(self, name: str, done: int, total: int) -> Iterator[Callable[[], None]]:
-        """Show progress; yields a function to call after each step. `seconds` keeps the duration in this process."""
-        pace, told = Pace(name, done, total), False
+        """Show progress and record the duration in `seconds`; yields a function to call after each step."""
+        pace, announced = Pace(name, done, total), False
         self._pace = pace
 
         def advance() -> None:
-            nonlocal told
+            nonlocal announced
             pace.advance()
             redraw()
-            if not told and pace.judged > JUDGED_SECONDS:
-                told = True
+            if not announced and pace.judged > JUDGED_SECONDS:
+                announced = True
                 self._announce(pace)
 
         try:
@@ -195,9 +195,9 @@ class Log:
 
 @contextmanager
 def interrupts() -> Iterator[Callable[[], int]]:
-    """Keep Ctrl-C and SIGTERM from cutting a step in half; a second one does.
+    """Defer Ctrl-C and SIGTERM to the end of a step; a second one interrupts it.
 
-    Yields a function to call between steps, which returns the signal's number, 0 if there was none.
+    Yields a function to call between steps, which returns the number of the signal, 0 for none.
     """
     got = 0
     if threading.current_thread() is not threading.main_thread():
@@ -219,5 +219,5 @@ def interrupts() -> Iterator[Callable[[], int]]:
 
 
 def headline(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row's losses and validation results; names with a dot are details, too many for a bar or one figure."""
+    """Losses and validation results of a row, without details, which have a dot in their name."""
     return {key: value for key, value in row.items() if key not in PLACE and "." not in key}

@@ -1,6 +1,6 @@
 """Training objectives of the paper (Eqs. 1 and 6-9) and of its baselines: tensors in, scalar out.
 
-All take logits, and all are minimised. Eqs. 10 and 11 are in `regulariser`.
+All of them take logits and are minimised. Eqs. 10 and 11 are in `regulariser`.
 """
 
 import math
@@ -22,7 +22,7 @@ class Critic(Protocol):
     def slope(self, z: Codes, y: Labels, /) -> Codes: ...
 
 
-# In Eqs. 1 and 9 per-sample sums come first: one fused reduction over the whole batch once reported a wrong loss
+# Eqs. 1 and 9 take per-sample sums first: one fused reduction over the whole batch once reported a wrong loss
 # (decision 0016).
 
 
@@ -71,7 +71,7 @@ def cross_entropy_loss(logits: Logits, y: Labels) -> Scalar:
 
 
 def uniform_loss(logits: Logits) -> Scalar:
-    """KL(U‖p): on foreign samples the softmax must be the uniform distribution. Summed over the classes."""
+    """KL(U‖p) with the uniform distribution U: the softmax must be undecided about foreign samples."""
     n_classes = logits.shape[1]
     return -F.log_softmax(logits, 1).sum(1).mean() / n_classes - math.log(n_classes)
 
@@ -82,17 +82,17 @@ def foreign_loss(logits: Logits) -> Scalar:
 
 
 def real_loss(logits: Logits) -> Scalar:
-    """-log D(x): a discriminator must take x for real, or a generator wants it to."""
+    """-log D(x): cross-entropy of a discriminator's logits with the label "real"."""
     return F.softplus(-logits).mean()
 
 
 def fake_loss(logits: Logits) -> Scalar:
-    """-log(1 - D(x)): a discriminator must take x for generated, or a generator wants it to."""
+    """-log(1 - D(x)): cross-entropy of a discriminator's logits with the label "generated"."""
     return F.softplus(logits).mean()
 
 
 def dirichlet_kl(alpha: Concentrations) -> Scores:
-    """KL(Dir(α)‖Dir(1)) of each sample, in float64 inside: it is a small difference of large numbers."""
+    """KL(Dir(α)‖Dir(1)) per sample, computed in float64, as it is a small difference of large numbers."""
     wide = alpha if alpha.device.type == "mps" else alpha.double()  # MPS has no float64
     total, n_classes = wide.sum(1), alpha.shape[1]
     surprise = (wide - 1) * (wide.digamma() - total.digamma()[:, None]) - wide.lgamma()
@@ -102,7 +102,7 @@ def dirichlet_kl(alpha: Concentrations) -> Scores:
 def wrong_evidence_loss(alpha: Concentrations, y: Labels) -> Scalar:
     """β·KL(Dir(α₋y)‖Dir(1)): there must be no evidence for wrong classes.
 
-    β is the mean probability of wrong classes in the batch, taken as a constant.
+    β is the mean probability of wrong classes in the batch, detached.
     """
     wrong = torch.arange(alpha.shape[1] - 1, device=alpha.device)
     alpha_wrong = alpha.gather(1, wrong + (wrong >= y[:, None]))
@@ -111,12 +111,12 @@ def wrong_evidence_loss(alpha: Concentrations, y: Labels) -> Scalar:
 
 
 def standard_normal_kl(loc: Codes, scale: Codes) -> Scalar:
-    """KL(N(loc, scale²)‖N(0, 1)) of each sample, averaged."""
+    """KL(N(loc, scale²)‖N(0, 1)), averaged over samples."""
     return (0.5 * (loc.square() + scale.square() - 1) - scale.log()).sum(1).mean()
 
 
 def squared_error_loss(made: Images, x: Images) -> Scalar:
-    """Squared error of each sample, summed over its pixels, averaged over samples."""
+    """Squared error, summed over pixels and averaged over samples."""
     return (made - x).square().flatten(1).sum(1).mean()
 
 
@@ -132,12 +132,12 @@ def log_scale_mixture(w: Tensor, share: float, wide: float, narrow: float) -> Te
 
 
 def sampled_log_density(noise: Tensor, scale: Tensor) -> Tensor:
-    """Log-density of the weights μ + scale·noise under N(μ, scale²); it doesn't depend on μ."""
+    """Log-density of the weights μ + scale·noise under N(μ, scale²), which does not depend on μ."""
     return -scale.log() - 0.5 * noise.square() - 0.5 * math.log(2 * math.pi)
 
 
 def minibatch_share(position: Tensor, n_batches: int) -> Tensor:
-    """Share of the KL divergence in batch 0 … n-1 of an epoch: halved from each to the next, 1 in sum."""
+    """Weight of the KL divergence in batch 0 … n-1 of an epoch: each half the previous one, with sum 1."""
     return torch.exp2(-(position + 1.0)) / (1 - 2.0**-n_batches)
 
 
@@ -154,7 +154,7 @@ def gradient_penalty(critic: Critic, z: Codes, z_fake: Codes, y: Labels) -> Scal
 
 
 def critic_loss(critic: Critic, z: Codes, z_fake: Codes, y: Labels, lambda_gp: float) -> Scalar:
-    """Eq. 8 for D. The penalty is minimised with it; the printed max_D would maximise it (decision 0003)."""
+    """Eq. 8 for D, negated except for the penalty, which the printed max_D would maximise (decision 0003)."""
     on_real, on_fake = critic(torch.cat([z, z_fake]), torch.cat([y, y])).chunk(2)
     distance = on_real.mean() - on_fake.mean()
     return lambda_gp * gradient_penalty(critic, z, z_fake, y) - distance

@@ -74,12 +74,12 @@ def aupr(score: Tensor, positive: Tensor) -> float:
 
 
 def average_precision(score: Tensor, positive: Tensor) -> float:
-    """Area under the precision-recall step function, as others report it; many ties set it apart from `aupr`."""
+    """Area under the precision-recall step function, as scikit-learn defines it; ties make it differ from `aupr`."""
     return _curve(score, positive).areas()[1]
 
 
 def fpr_at_tpr(score: Tensor, positive: Tensor, tpr: float = 0.95) -> float:
-    """Share of negatives at or above the highest score that keeps a share >= tpr of the positives."""
+    """False-positive rate at the highest threshold whose true-positive rate is at least `tpr`."""
     if not 0 < tpr <= 1:
         raise ValueError(f"tpr = {tpr}: must be above 0 and at most 1 (a share of the positives)")
     return _curve(score, positive).fpr_at_tpr(tpr)

@@ -1,4 +1,4 @@
-"""Pictures that a run decided about, as one self-contained HTML page with a gallery for each decision."""
+"""Self-contained HTML page with a gallery of pictures for each decision of a run."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ from uqgan.tables import Row
 
 
 def write_page(file: Path, run: Run, summary: Summary, look: Look, drift: str) -> None:
-    """Write the page, all of it or nothing. Its pictures are read once more, as the networks see them."""
+    """Write the page atomically, with its pictures read again and preprocessed."""
     pages = Environment(
         loader=PackageLoader("uqgan"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -30,7 +30,7 @@ def write_page(file: Path, run: Run, summary: Summary, look: Look, drift: str) -
         galleries=galleries,
         seen=look_in_words(look),
         drift=drift,
-        why="" if run.own_foreignness else NO_FOREIGNNESS,
+        why="" if run.has_foreignness else NO_FOREIGNNESS,
     )
     write_text(file, page)
 
@@ -42,5 +42,5 @@ def _thumbnail(row: Row, columns: Sequence[str], look: Look) -> dict[str, Any]:
 
 
 def _place(file: str) -> str:
-    """A file's name with that of its folder, since folders often number their pictures alike."""
+    """Name of a file with that of its folder, as pictures in different folders often have the same names."""
     return "/".join(Path(file).parts[-2:])

@@ -1,4 +1,4 @@
-"""The conditional autoencoder, trained before all else (Eq. 6) and kept for runs with the same settings and data."""
+"""Pre-training of the conditional autoencoder (Eq. 6), cached for runs with the same settings and data."""
 
 from functools import partial
 
@@ -29,14 +29,14 @@ def pretrain(A: Autoencoder, task: Task, config: Config, log: Log) -> None:
 
 
 def key_of(task: Task, config: Config, seed: int) -> str:
-    """Digest of all that the weights depend on."""
+    """Digest of everything that the weights depend on."""
     device = task.train.x.device
     modes = [in_bf16(config.pretraining_precision, device), config.compiles and device.type == "cuda"]
     return data_key(task, [config.autoencoder.model_dump(), *modes], seed)
 
 
 def fit_autoencoder(A: Autoencoder, task: Task, config: Config, log: Log) -> None:
-    """Eq. 6 on the in-distribution data; the weights of least validation loss are kept."""
+    """Minimise Eq. 6 on the in-distribution data, and keep the weights with the least validation loss."""
     settings, device = config.autoencoder, task.train.x.device
     prepare(A, config.pretraining_precision, *CODERS)
     epoch_steps = task.train.steps_per_epoch(settings.batch_size, drop_last=False)

@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on a terminal, elsewhere a line every half minute."""
+"""Progress of long operations: a bar on a terminal, elsewhere a line every half minute."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -12,13 +12,13 @@ from rich.table import Column
 from rich.text import Text
 
 LINE_SECONDS = 30.0
-"""Seconds between two lines where there is no terminal."""
+"""Interval between lines without a terminal, in seconds."""
 SETTLED = 5
-"""Steps left out of the estimate of the time left: the first ones compile, and capture."""
+"""Number of first steps excluded from estimates, as they include compilation and graph capture."""
 
 
 class Pace:
-    """Steps done and to do, the time that they take, and the latest losses."""
+    """Number of steps done and in total, their duration, and the latest losses."""
 
     def __init__(self, name: str, done: int, total: int, unit: str = "step") -> None:
         self.name, self.done, self.total, self.unit = name, done, total, unit
@@ -34,12 +34,12 @@ class Pace:
 
     @property
     def judged(self) -> float:
-        """Duration of the steps that the estimate of the time left is based on."""
+        """Duration of the steps behind the estimate of the remaining time."""
         return time.monotonic() - self.settled if self.steps > SETTLED else 0.0
 
     @property
     def left(self) -> float:
-        """Estimate of the seconds left, after more than SETTLED steps."""
+        """Estimate of the remaining seconds, after more than SETTLED steps."""
         return self.judged / (self.steps - SETTLED) * (self.total - self.done)
 
     @property
@@ -52,17 +52,17 @@ class Pace:
 
 @contextmanager
 def shown(pace: Pace, console: Console) -> Iterator[Callable[[], None]]:
-    """Show progress while the block runs; yields a function to call after each step."""
+    """Show progress within the block; yields a function to call after each step."""
     if console.quiet or not (console.is_terminal or console.is_jupyter):
-        said = pace.start
+        printed = pace.start
 
-        def tell() -> None:
-            nonlocal said
-            if time.monotonic() - said >= LINE_SECONDS:
-                said = time.monotonic()
+        def print_line() -> None:
+            nonlocal printed
+            if time.monotonic() - printed >= LINE_SECONDS:
+                printed = time.monotonic()
                 console.print(pace.words, highlight=False, markup=False, soft_wrap=True)
 
-        yield tell
+        yield print_line
         console.print(pace.words, highlight=False, markup=False, soft_wrap=True)
         return
     columns = (
@@ -70,7 +70,7 @@ def shown(pace: Pace, console: Console) -> Iterator[Callable[[], None]]:
         BarColumn(max(4, min(20, console.width - 60)), table_column=Column(no_wrap=True)),
         MofNCompleteColumn(table_column=Column(no_wrap=True)),
         TimeRemainingColumn(table_column=Column(no_wrap=True)),
-        _Losses(pace),  # the only column that may wrap, so the one that gives way
+        _Losses(pace),  # the only column that may shrink
     )
     with Progress(*columns, console=console, get_time=time.monotonic) as progress:
         task = progress.add_task(pace.name, total=pace.total, completed=pace.done)
@@ -78,7 +78,7 @@ def shown(pace: Pace, console: Console) -> Iterator[Callable[[], None]]:
 
 
 class _Losses(ProgressColumn):
-    """Losses and accuracy, as many as there is room for."""
+    """Losses and accuracy, as many as fit."""
 
     def __init__(self, pace: Pace) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class _Losses(ProgressColumn):
 
 
 class _Fitting:
-    """Words on one line; those that don't fit are left out."""
+    """Words on one line, as many as fit."""
 
     def __init__(self, words: list[str]) -> None:
         self.words = words

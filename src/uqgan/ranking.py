@@ -23,7 +23,7 @@ Counts = npt.NDArray[np.intp]
 
 @dataclass(frozen=True)
 class Curve:
-    """True and false positives at each distinct score of a positive, from the highest: no metric needs more."""
+    """True and false positives at each distinct score of a positive, in descending order."""
 
     tp: Floats  # (scores + 1,)  starts with 0: nothing accepted
     fp: Floats  # (scores,)
@@ -63,9 +63,9 @@ class Curve:
 
 @dataclass(frozen=True)
 class ClassRanking:
-    """Samples of one class from the end of the scores where it belongs: positives descending, negatives ascending.
+    """Samples of one class in the order in which they are accepted: positives descending, negatives ascending.
 
-    "Below" is meant in this direction, so that the code is the same for both classes, and the k scores of the other
+    "Below" means later in this order, so that the code is the same for both classes, and the k scores of the other
     class below a sample are the first k of that class's ranking.
     """
 
@@ -218,5 +218,5 @@ def _false_share(tp: Floats, fp: Floats) -> Floats:
 
 
 def _dot(a: Counts | Floats, b: Floats) -> np.float64:
-    """Dot product without BLAS, whose number of threads would show in the last digits."""
+    """Dot product without BLAS, whose last digits depend on the number of threads."""
     return np.float64(np.einsum("i,i->", a, b))

@@ -1,9 +1,9 @@
-"""The paper's regulariser L_R (Eqs. 10 and 11): generated codes must surround their class; and its rivals.
+"""The paper's regulariser L_R (Eqs. 10 and 11), by which generated codes surround their class; and alternatives to it.
 
-All take (codes, generated codes, classes, layout). Classes are laid out as equal blocks of rows, so that all are one
-batched product. A class with a single sample has no pair and is skipped. `layout` fixes (classes, rows per block),
-which makes every shape independent of the labels; samples beyond a block are left out. Without it the largest class
-fits.
+All take (codes, generated codes, classes, layout). Classes are laid out as equal blocks of rows, so that one batched
+product serves all of them. A class with a single sample has no pair and is skipped. `layout` fixes (classes, rows per
+block), which makes every shape independent of the labels; samples beyond a block are left out. Without it the block
+has the size of the largest class.
 """
 
 import math
@@ -18,17 +18,17 @@ from uqgan.shapes import Codes, Labels, Prior, Scalar
 COSINE_LIMIT = 1 - 1e-6
 """Bound of the cosines of Eq. 10: at ±1 the slope of arccos is infinite."""
 LEAST_DISTANCE = 1e-12
-"""Distance below which generated codes count as one: there the slope of the logarithm is infinite."""
+"""Lower bound of the distances of generated codes: at 0 the slope of the logarithm is infinite."""
 
 
 class Regulariser(Protocol):
-    """What keeps generated codes of a class apart."""
+    """Loss that is small if the generated codes of a class are far apart."""
 
     def __call__(self, z: Codes, z_fake: Codes, y: Labels, layout: tuple[int, int] | None = None, /) -> Scalar: ...
 
 
 class Blocks(NamedTuple):
-    """A batch by classes."""
+    """A batch laid out by class."""
 
     z: Tensor  # (classes, block, dim)
     z_fake: Tensor  # (classes, block, dim)
@@ -42,7 +42,7 @@ def spread_loss(z: Codes, z_fake: Codes, y: Labels, layout: tuple[int, int] | No
     blocks = _blocks(z, z_fake, y, layout)
     size = blocks.is_taken.sum(1)
     center = (blocks.z * blocks.is_taken[..., None]).sum(1, keepdim=True) / size.clamp(min=1)[:, None, None]
-    # Moving all codes together changes no angle, and keeps the differences sharp in float32.
+    # Translating all codes changes no angle, and makes the differences more accurate in float32.
     return cast(
         Tensor,
         _Closeness.apply(blocks.z - center, blocks.z_fake - center, blocks.weight, blocks.pairs),  # type: ignore[no-untyped-call]
@@ -111,7 +111,7 @@ def _differences(blocks: Blocks) -> Tensor:
 
 
 def _nearness(distance: Tensor, blocks: Blocks) -> Tensor:
-    """-log of the distances of all pairs: their mean in each class, and that of the classes."""
+    """-log of the distances of all pairs, averaged per class and then over classes."""
     closeness = -distance.clamp(min=LEAST_DISTANCE).log() * blocks.pairs
     return (closeness.sum((1, 2)) * blocks.weight.sum(1)).sum()
 

@@ -15,7 +15,7 @@ from uqgan.errors import UsageError
 from uqgan.methods import METHODS
 from uqgan.paper import AVERAGED, pooled, sizes
 from uqgan.runs import ABOUT, RAW_SCORES, SCORES, finished
-from uqgan.uncertainty import OWN_FOREIGNNESS
+from uqgan.uncertainty import WITH_FOREIGNNESS
 
 ORIGIN = ("command", "commit", "seconds", "raw_sha256")
 """What a record must have so that anyone can repeat it and see whether the same came out."""
@@ -82,7 +82,7 @@ class Result:
 
         Of some of several sets together AUROC and FPR95 do: they are means over the sets' samples.
         """
-        if score == "foreignness" and METHODS[self.method].reading not in OWN_FOREIGNNESS:
+        if score == "foreignness" and METHODS[self.method].reading not in WITH_FOREIGNNESS:
             return None
         rows, counts = self.record["scores"].get(score, {}), sizes(self.task)
         key = self._key(names, rows)

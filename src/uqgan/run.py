@@ -1,4 +1,4 @@
-"""A trained method, as `fit` and `load` return it. It composes the modules below and holds no maths."""
+"""A trained method, as `fit` and `load` return it; it only composes other modules."""
 
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -16,33 +16,33 @@ from uqgan.config import suggest
 from uqgan.data.inputs import as_samples
 from uqgan.data.tasks import Task
 from uqgan.decisions import Calibration, Decisions, Drift, Rule, check_rule, decide, drift
-from uqgan.elsewhere import Facts, elsewhere, is_gone, own_task, without_known
+from uqgan.elsewhere import Facts, current_task, elsewhere, is_gone, without_known
 from uqgan.errors import UsageError
 from uqgan.evaluation import Outputs, calibrate, evaluate, predict_foreign, predict_task, rates, tempered
 from uqgan.runs import CALIBRATION, DECISIONS, RAW_SCORES, Record, write_scores
 from uqgan.samples import as_path, brief, check_seed, checked_samples, whole
-from uqgan.uncertainty import OWN_FOREIGNNESS, Prediction
+from uqgan.uncertainty import WITH_FOREIGNNESS, Prediction
 
 MOST_EXAMPLES = 10_000
 MOST_RESAMPLES = 1_000_000
 Picture = str | Path | Image
 Samples = Tensor | npt.NDArray[Any] | Picture | Sequence[Picture]
-"""What can be predicted: arrays, tensors; files and Pillow images, one or several."""
+"""Input of predictions: arrays, tensors; files and Pillow images, one or several."""
 
 
 class Run:
-    """A trained method: ask it about pictures, test it, let it make out-of-class examples."""
+    """A trained method, for predictions, evaluation, decisions, and generated out-of-class examples."""
 
     def __init__(self, record: Record, task: Task | None = None, data_root: str | Path | None = None) -> None:
         self.record = record
         self._task, self._data_root = task, data_root
         self._rule: Rule | None = None
         self._home = self
-        """The run on its own data, where this one is tested on others."""
+        """The run with the data of its task, where this one is tested on other pictures."""
         self._test_set: Facts | None = None
-        """What it is tested on, where that is not its own test set."""
+        """Facts about the test set, where it is not that of the task."""
         self._kept: Outputs | None = None
-        """Predictions that it kept of its own test set, where its data are gone."""
+        """Saved predictions for the test set of the task, where its data are gone."""
 
     def __repr__(self) -> str:
         plan = self.record.plan
@@ -54,17 +54,17 @@ class Run:
 
     @property
     def task(self) -> Task:
-        """Task it was trained on, loaded again by name if needed; of data that changed, as they are now."""
+        """Task the run was trained on, loaded again by name if needed, with the present data if they changed."""
         if self._task is None:
-            self._task, self._test_set = own_task(self.record, self._data_root)
+            self._task, self._test_set = current_task(self.record, self._data_root)
         return self._task
 
     def on(self, test: Any = None, ood: Mapping[str, Any] | None = None) -> "Run":
-        """The same run, to be tested on other pictures: `run.on("new-photos/").evaluate()`.
+        """The same run with other test data: `run.on("new-photos/").evaluate()`.
 
-        `test` is a folder of class folders, or (x, y) with names or numbers of the run's classes; its own test set if
-        not given. `ood` has a folder or an array per name. The data of the training are not needed for `test`.
-        Pictures that training, validation or calibration saw are left out.
+        `test` is a folder of class folders, or (x, y) with names or numbers of the run's classes; by default the test
+        set of the task. `ood` has a folder or an array per name. With `test` the training data are not needed.
+        Pictures that were used for training, validation or calibration are left out.
         """
         other = copy(self)
         if test is None and self._task is None and (kept := self._of_gone_data()):
@@ -83,11 +83,11 @@ class Run:
     def predict(self, x: Samples, seed: int | None = 0, member: int | None = None) -> Prediction:
         """Classes and uncertainties of images (uint8, or floats in [0, 1]), points, files, or Pillow images.
 
-        Files and Pillow images, one or a list of them, are brought to the form that the run was trained with: turned by
-        EXIF, the short side fitted, the middle cropped, grey or RGB. One that cannot be read is an error.
+        Files and Pillow images, one or a list of them, are preprocessed as in training: rotated by EXIF orientation,
+        resized by the short side, cropped to the middle, grey or RGB. One that cannot be read is an error.
 
-        Stochastic methods repeat their draws with the same seed; None draws afresh each time. `member` reads one member
-        of an ensemble alone.
+        Stochastic methods repeat their draws with the same seed; with None every call draws anew. `member` selects a
+        single member of an ensemble.
         """
         shape = self.record.plan.shape
         inputs = checked_samples(as_samples(x, shape), shape)
@@ -98,7 +98,7 @@ class Run:
         return predictor.predict(inputs, seed).cpu()
 
     def outputs(self, validation: bool = False) -> Outputs:
-        """Predictions for all test samples of its task, or for those of validation."""
+        """Predictions for all test samples of the task, or for those of validation."""
         if self._task is None and not validation and self._of_gone_data():
             return self.on().outputs()
         if self._kept and not validation:
@@ -118,8 +118,8 @@ class Run:
     ) -> dict[str, Any]:
         """The paper's columns, per OoD set and together, with 95 % intervals; accuracy per class and confusion matrix.
 
-        To choose settings, take `validation`: samples that neither training nor the test sets hold. `outputs` are
-        predictions made before. `test` and `ood` are other pictures, as for `on`.
+        With `validation` the samples are neither from training nor from the test sets, as needed to choose settings.
+        `outputs` are earlier predictions. `test` and `ood` are other pictures, as for `on`.
         """
         if test is not None or ood or (self._task is None and not validation and self._of_gone_data()):
             return self.on(test, ood).evaluate(resamples, validation, outputs)
@@ -133,7 +133,7 @@ class Run:
         return found | self._decisions(outputs)
 
     def _decisions(self, outputs: Outputs) -> dict[str, Any]:
-        """Beside the paper's columns: rates of the decisions, or why there are none; the error at the temperature."""
+        """Rates of the decisions, or the reason for their absence; the calibration error at the temperature."""
         beside: dict[str, Any] = {}
         try:
             if self.calibration.temperature != 1:
@@ -144,7 +144,7 @@ class Run:
 
     @cached_property
     def calibration(self) -> Calibration:
-        """Scores of its calibration samples; a run of an older version makes them from its task."""
+        """Scores of the calibration samples; for a run of an older version they are computed from its task."""
         if self.record.calibration:
             return self.record.calibration
         task = self._home.task
@@ -153,13 +153,13 @@ class Run:
         return calibrate(self.record.predictor, task, self.record.plan.seed)
 
     @property
-    def own_foreignness(self) -> bool:
-        """Whether its foreignness is a score of its own, by which it tells a mixture of classes from the unknown."""
-        return self.record.predictor.reading in OWN_FOREIGNNESS
+    def has_foreignness(self) -> bool:
+        """Whether foreignness is a separate score, which distinguishes a mixture of classes from the unknown."""
+        return self.record.predictor.reading in WITH_FOREIGNNESS
 
     @property
     def rule(self) -> Rule:
-        """How it decides: as `calibrate` last set it, else by the defaults of `Rule`."""
+        """Rule of its decisions: the last one set by `calibrate`, or else the defaults of `Rule`."""
         if self._rule is None:
             file = self.record.folder and self.record.folder / DECISIONS
             self._rule = Rule.read(file) if file and file.exists() else Rule()
@@ -173,7 +173,7 @@ class Run:
         per_label: bool = False,
         sets: str = "lac",
     ) -> Rule:
-        """Change how it decides, without training again; kept in the run's folder, if it has one.
+        """Change the rule of its decisions, without training; it is saved in the run's folder, if there is one.
 
         At most `false_alarm` of known samples are flagged, by `score` (`epistemic`, `foreignness` or `aleatoric`), and
         of each predicted label if `per_label`; `coverage` of the sets of classes (`lac` or `aps`) hold the true one.
@@ -188,12 +188,12 @@ class Run:
         return rule
 
     def decide(self, x: Prediction | Tensor | npt.NDArray[Any], seed: int | None = 0) -> Decisions:
-        """Accept, ambiguous or unknown, and a set of classes, for samples or for predictions made before."""
+        """Accept, ambiguous or unknown, and a set of classes, for samples or for earlier predictions."""
         prediction = x if isinstance(x, Prediction) else self.predict(x, seed)
-        return decide(prediction, self.calibration, self.rule, self.own_foreignness, seed)
+        return decide(prediction, self.calibration, self.rule, self.has_foreignness, seed)
 
     def drift(self, x: Prediction | Tensor | npt.NDArray[Any], seed: int | None = 0) -> Drift:
-        """How a batch of new samples, or predictions of them made before, compare with those of calibration."""
+        """Comparison of a batch of new samples, or of earlier predictions, with the calibration samples."""
         prediction = x if isinstance(x, Prediction) else self.predict(x, seed)
         return drift(self.calibration, getattr(prediction, self.rule.score), self.rule)
 
@@ -213,7 +213,7 @@ class Run:
         return made.cpu()
 
     def save(self, folder: str | Path) -> Path:
-        """Write the run's folder; `uqgan.load` brings it back bit for bit."""
+        """Write the run into a folder; `uqgan.load` restores it bit for bit."""
         rule, place = self.rule, as_path(folder, "folder")
         self.record.write(place)
         rule.write(place / DECISIONS)
@@ -221,6 +221,6 @@ class Run:
 
 
 def save_scores(folder: Path, run: Run, found: Mapping[str, Any], outputs: Outputs) -> None:
-    """Write into a run's folder the raw scores, and scores.json with all that they depend on."""
+    """Write the raw scores into a run's folder, and scores.json with the conditions of the scores."""
     outputs.write(folder / RAW_SCORES)
     write_scores(folder, run.record, found)

@@ -1,7 +1,7 @@
-"""A run's folder: config.yaml, weights.safetensors, log.jsonl, seen.npz, calibration.npz, about.json.
+"""Folders of runs: config.yaml, weights.safetensors, log.jsonl, seen.npz, calibration.npz, about.json.
 
-Once evaluated it has its scores in two files, once calibrated by hand decisions.json, after joint detection its outcome
-and the raw scores of the validation samples.
+An evaluation adds scores.json and the raw scores, a calibration by hand decisions.json, joint detection its result and
+the raw scores of the validation samples.
 """
 
 import json
@@ -34,12 +34,12 @@ RAW_SCORES, SEEN = "raw_scores.npz", "seen.npz"
 CALIBRATION, DECISIONS = "calibration.npz", "decisions.json"
 RAW_VALIDATION, DETECTION = "raw_validation_scores.npz", "detection.json"
 OF_WEIGHTS = (SCORES, RAW_SCORES, RAW_VALIDATION, DETECTION)
-"""What was found out about the weights, and does not hold for others."""
+"""Files with results that hold only for the present weights."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run is: enough to train it again, and to build its networks without its data."""
+    """Specification of a run, with which it can be trained again, or its networks be built without its data."""
 
     task: str
     method: str
@@ -48,7 +48,7 @@ class Plan:
     class_names: tuple[str, ...]
     config: Config
     digest: str = ""
-    """Digest of user-supplied data; empty for tasks that are the same everywhere."""
+    """Digest of user-supplied data; empty for named tasks."""
     custom_classifier: str = ""
     """Class name of a user-supplied network; empty for the built-in ones."""
 
@@ -90,22 +90,22 @@ class Plan:
 
     @cached_property
     def settings(self) -> dict[str, str]:
-        """Settings of the training as text: its own recipe's by their short names, other recipes' not at all."""
-        own, *shared = METHODS[self.method].sections
+        """Settings of the training as text: the method's by their short names, without those it does not read."""
+        section, *shared = METHODS[self.method].sections
         rows: dict[str, Any] = {}
         for name, value in self.config.model_dump().items():
             if not isinstance(value, dict):
                 rows[name] = value
-            elif name in (own, *shared):
-                rows |= {key if name == own else f"{name}.{key}": each for key, each in value.items()}
+            elif name in (section, *shared):
+                rows |= {key if name == section else f"{name}.{key}": each for key, each in value.items()}
         return {key: f"{value:g}" if isinstance(value, float) else str(value) for key, value in rows.items()}
 
     def assemble(self, classifier: nn.Module | None = None) -> Predictor:
-        """The networks of the run, not trained."""
+        """Untrained networks of the run."""
         return METHODS[self.method].assemble(self.shape, len(self.class_names), self.config, classifier)
 
     def check_classifier(self, classifier: nn.Module | None, folder: Path) -> None:
-        """Refuse a user-supplied network where the run in that folder has none, and its lack where it has one."""
+        """Refuse a user-supplied network if the run in that folder has none, and a missing one if it has one."""
         if self.config.classifier == "custom" and classifier is None:
             call = f'uqgan.load("{folder}", classifier={self.custom_classifier}())'
             what = f"has a user-supplied classifier, {self.custom_classifier}"
@@ -117,35 +117,35 @@ class Plan:
 
 @dataclass(frozen=True)
 class Record:
-    """A finished run: its plan, its trained networks, its log, and the circumstances."""
+    """A finished run: its plan, trained networks, log, and conditions."""
 
     plan: Plan
     predictor: Predictor
     log: list[dict[str, Any]]
     about: dict[str, Any]
     made: Calibration | None = None
-    """Calibration scores as training made them; None where the run was read from its folder."""
+    """Calibration scores from training; None if the run was read from its folder."""
     folder: Path | None = None
-    """Where the run is kept, if it is."""
+    """Folder of the run, if it is saved."""
     notes: tuple[str, ...] = ()
-    """Findings on reading it, to be printed."""
+    """Messages from reading it, to be printed."""
     met: Seen | None = None
-    """What training saw; None where the run was read from its folder."""
+    """Record of the samples used in training; None if the run was read from its folder."""
 
     @cached_property
     def calibration(self) -> Calibration | None:
-        """Calibration scores, read when they are asked for; None in a run of an older version, which has none."""
+        """Calibration scores, read on first use; None for a run of an older version, which has none."""
         file = self.folder and self.folder / CALIBRATION
         return Calibration.read(file) if self.made is None and file and file.exists() else self.made
 
     @cached_property
     def seen(self) -> Seen | None:
-        """Which pictures it has seen, read when asked for; None for points, and in a run of an older version."""
+        """Record of the pictures used, read on first use; None for points, and for a run of an older version."""
         file = self.folder and self.folder / SEEN
         return Seen.read(file) if self.met is None and file and file.exists() else self.met
 
     def write(self, folder: Path) -> None:
-        """Write the run into a folder; about.json comes last, so a folder that has it is whole."""
+        """Write the run into a folder; about.json comes last, so that a folder with it is complete."""
         self.plan.write(folder)
         state = self.predictor.state_dict()
         weights = {key: tensor.cpu().clone(memory_format=torch.contiguous_format) for key, tensor in state.items()}
@@ -165,7 +165,7 @@ class Record:
 
     @staticmethod
     def read(folder: Path, classifier: nn.Module | None = None) -> "Record":
-        """Run saved in a folder, bit for bit as it was trained."""
+        """Run saved in a folder, identical to the trained one bit for bit."""
         if not folder.is_dir():
             found = "is a file: must be the folder of a run" if folder.is_file() else "no such folder"
             raise UsageError(f"run = {folder}: {found}")
@@ -195,13 +195,13 @@ class Record:
 
 
 def run_titles(plans: Sequence[Plan]) -> list[str]:
-    """Title per run: its method, and the settings in which it differs from others of its task and method."""
+    """Title per run: its method, and the settings in which it differs from other runs of the method."""
     facts = [plan.settings | {"seed": str(plan.seed), "method": plan.method} for plan in plans]
     titles = []
-    for own in facts:
-        alike = [other for other in facts if other["method"] == own["method"]]
-        differing = [f"{key} = {value}" for key, value in own.items() if any(other[key] != value for other in alike)]
-        titles.append(", ".join([own["method"], *differing]))
+    for each in facts:
+        alike = [other for other in facts if other["method"] == each["method"]]
+        differing = [f"{key} = {value}" for key, value in each.items() if any(other[key] != value for other in alike)]
+        titles.append(", ".join([each["method"], *differing]))
     return titles
 
 
@@ -211,12 +211,12 @@ def holds_run(folder: Path) -> bool:
 
 
 def finished(folder: Path) -> bool:
-    """Whether the run in a folder was trained to its end."""
+    """Whether training of the run in a folder is complete."""
     return (folder / ABOUT).exists() and bool(_parsed(folder, ABOUT, _about)["finished"])
 
 
 def remove_run(folder: Path) -> None:
-    """Delete what a run consists of, and nothing else that lies there."""
+    """Delete the files of a run, and nothing else in its folder."""
     if not holds_run(folder):
         return
     Plan.read(folder)
@@ -229,7 +229,7 @@ def remove_run(folder: Path) -> None:
 
 
 def claim_folder(folder: Path, plan: Plan, resume: bool, overwrite: bool) -> None:
-    """Make the folder ready for that plan; never overwrite a run by accident."""
+    """Prepare a folder for a run of that plan; a run that is there is never replaced unless requested."""
     if holds_run(folder) and overwrite and not resume:
         remove_run(folder)
     if not holds_run(folder):
@@ -243,7 +243,7 @@ def claim_folder(folder: Path, plan: Plan, resume: bool, overwrite: bool) -> Non
 
 
 def difference(old: Plan, new: Plan) -> str:
-    """First difference of two plans, as text."""
+    """First difference between two plans, as text."""
 
     def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         rows: dict[str, Any] = {}
@@ -261,7 +261,7 @@ def difference(old: Plan, new: Plan) -> str:
 
 
 def write_scores(folder: Path, record: Record, found: Mapping[str, Any], name: str = SCORES) -> None:
-    """Write scores.json, or a file of another name: the scores with all that they depend on."""
+    """Write scores.json, or a file of another name: the scores with their conditions."""
     plan, about = record.plan, record.about
     keys = ("versions", "commit", "command", "device", "seconds", "stage_seconds", "reused")
     facts = {"settings": plan.config.model_dump()} | {key: about.get(key) for key in keys}
@@ -278,7 +278,7 @@ def _about(data: bytes) -> dict[str, Any]:
 
 
 def _log(folder: Path) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
-    """Rows of a run's log, or none and why: nothing but its curves needs them."""
+    """Rows of a run's log; if it cannot be read none, with a message, as only the curves need them."""
     try:
         rows = [dict(json.loads(line)) for line in (folder / LOG).read_bytes().splitlines()]
         if any(not isinstance(row.get("stage"), str) or not isinstance(row.get("step"), int) for row in rows):

@@ -1,4 +1,4 @@
-"""Checks of arguments from Python: arrays of any kind as tensors, whole numbers, paths."""
+"""Validation of arguments from Python: arrays of any kind as tensors, whole numbers, paths."""
 
 import operator
 import os
@@ -15,7 +15,7 @@ MOST_SEED = 2**31 - 1
 
 
 def checked_samples(x: Any, shape: tuple[int, ...], what: str = "x") -> Tensor:
-    """Samples of that shape: uint8 images as they are, pixels in [0, 1] or points as float32.
+    """Samples of that shape: uint8 images unchanged, pixels in [0, 1] or points as float32.
 
     Arrays may be read-only, reversed, of any float type, or lists of lists.
     """
@@ -39,7 +39,7 @@ def checked_samples(x: Any, shape: tuple[int, ...], what: str = "x") -> Tensor:
 
 
 def as_tensor(x: Any, what: str) -> Tensor:
-    """Numbers of an array, a tensor or nested lists as a tensor; memory that must not be written is copied."""
+    """Numbers of an array, a tensor or nested lists as a tensor; read-only memory is copied."""
     if isinstance(x, list | tuple) and x and all(isinstance(each, Tensor) for each in x):
         if len({each.shape for each in x}) > 1:
             raise UsageError(f"{what} holds tensors of several shapes: must be of one shape")
@@ -50,7 +50,7 @@ def as_tensor(x: Any, what: str) -> Tensor:
         return x.detach().to_dense() if x.layout != torch.strided else x.detach()
     try:
         array = np.asarray(x)
-    except Exception as error:  # whatever a foreign object raises when it is asked for an array
+    except Exception as error:  # objects of other libraries raise anything in __array__
         raise UsageError(f"{what} is no array ({' '.join(str(error).split())}): must be numbers of one shape") from None
     if array.dtype.kind not in "biuf":
         name = type(x).__name__ if not array.ndim else f"an array of {array.dtype}"
@@ -62,7 +62,7 @@ def as_tensor(x: Any, what: str) -> Tensor:
 
 
 def whole(value: Any, what: str, least: int, most: int) -> int:
-    """A whole number within these limits; fractions, truth values and words are refused, not rounded."""
+    """Whole number within these limits; fractions, booleans and text are refused, not converted."""
     try:
         number = None if isinstance(value, bool | np.bool_) else operator.index(value)
     except TypeError:
@@ -75,18 +75,18 @@ def whole(value: Any, what: str, least: int, most: int) -> int:
 
 
 def check_seed(seed: Any) -> int:
-    """Seed, checked: a whole number that all generators take."""
+    """Seed that all generators of random numbers accept."""
     return whole(seed, "seed", 0, MOST_SEED)
 
 
 def as_path(value: Any, what: str) -> Path:
-    """Path given as text or as a path."""
+    """Path from text or a path object."""
     if not isinstance(value, str | os.PathLike) or "\0" in str(value):
         raise UsageError(f"{what} = {brief(value)}: must be a path")
     return Path(value)
 
 
 def brief(value: Any) -> str:
-    """A value of any kind as words that fit into a sentence."""
+    """Value of any kind as short text for a message."""
     words = " ".join((value if isinstance(value, str) else repr(value)).split())
     return words if len(words) <= 60 else f"{words[:60]} …"

@@ -1,4 +1,4 @@
-"""Files → rows of predictions: streamed, in order, decoded beside the prediction."""
+"""Streamed prediction: files to rows, in order, decoded concurrently."""
 
 import heapq
 import os
@@ -21,30 +21,30 @@ from uqgan.tables import Row
 from uqgan.uncertainty import Prediction
 
 PIECE = 128
-"""Files that a process decodes at once."""
+"""Number of files decoded in one batch."""
 CHUNK, CHUNK_ON_GPU = 512, 2048
-"""Files that are predicted at once; fewer where each goes through the networks often."""
+"""Number of files predicted in one batch on a CPU, fewer for several passes or members, and on a GPU."""
 DECODING = 5e-5
-"""Seconds that it takes about to decode a small picture."""
+"""Approximate time to decode a small picture, in seconds."""
 SAMPLE = 32
-"""Samples by which a network's speed is judged."""
+"""Number of samples for measuring the speed of a network."""
 DRIFT_FROM = 20
-"""Pictures from which on they are compared with the calibration pictures as a whole."""
+"""Least number of pictures for a comparison of all of them with the calibration pictures."""
 NAMED = 20
-"""Most broken files that are named; more are counted."""
+"""Limit of broken files that are listed by name; further ones are counted."""
 PICTURES = 48
-"""Most pictures of a decision on a page."""
+"""Limit of pictures per decision on a page."""
 SCORES = ("aleatoric", "epistemic", "foreignness")
 
 
 def columns_of(class_names: Sequence[str], probabilities: bool) -> list[str]:
-    """Names of a row's values."""
+    """Column names of a row."""
     each = [f"probability_{name}" for name in class_names] if probabilities else []
     return ["path", "label", "probability", *each, *SCORES, "p_value", "decision", "set", "error"]
 
 
 def chunk_size(run: Run) -> int:
-    """Number of files that are predicted at once."""
+    """Number of files predicted in one batch."""
     predictor = run.record.predictor
     if predictor.prior.device.type != "cpu":
         return CHUNK_ON_GPU
@@ -52,7 +52,7 @@ def chunk_size(run: Run) -> int:
 
 
 def threads_beside(run: Run, cores: int) -> int:
-    """Threads that predict best while other cores decode: few for a small network, nearly all for a large one."""
+    """Number of threads for prediction while other cores decode: few for a small network, most for a large one."""
     most, best = torch.get_num_threads(), float("inf")
     x = torch.zeros(SAMPLE, *run.record.plan.shape, dtype=torch.uint8)
     torch.set_num_threads(1)
@@ -74,9 +74,9 @@ def score(
     decides: bool = True,
     first: int = 0,
 ) -> Iterator[list[Row]]:
-    """Rows of chunk after chunk; `first` is the number of the first chunk, from 0, when others were done before.
+    """Rows of consecutive chunks; `first` is the index of the first chunk, if earlier ones were done before.
 
-    A stochastic method draws anew for each chunk, the same for the same seed and number. Draws of the weights are the
+    The draws of a stochastic method depend on the seed and the index of the chunk. Random weights are the
     same for all chunks, so that pictures are compared under the same networks.
     """
     pieces, step = iter(pieces), chunk_size(run) // PIECE
@@ -103,7 +103,7 @@ def rows_of(
     class_names: Sequence[str],
     probabilities: bool,
 ) -> list[Row]:
-    """A row for each file, in order; of one that could not be read the path and the reason."""
+    """Row per file, in order; for a file that could not be read only path and reason."""
     known: Iterator[tuple[Any, ...]] = iter(())
     width = len(columns_of(class_names, probabilities)) - 2
     if found:
@@ -122,12 +122,12 @@ def rows_of(
 
 
 def printable(file: str) -> str:
-    """Path as text that can be written, whatever bytes its name is made of."""
+    """Path as valid text, whatever bytes it consists of."""
     return os.fsencode(file).decode("utf-8", "replace")
 
 
 def decision_cells(decisions: Decisions | None, n: int, class_names: Sequence[str]) -> list[Sequence[Any]]:
-    """p-values, words and sets of classes; none of them where nothing is decided."""
+    """p-values, words and sets of classes; all None without decisions."""
     if decisions is None:
         return [[None] * n] * 3
     sets = [[name for name, inside in zip(class_names, row, strict=True) if inside] for row in decisions.shown.tolist()]
@@ -135,7 +135,7 @@ def decision_cells(decisions: Decisions | None, n: int, class_names: Sequence[st
 
 
 def numbers(column: Tensor) -> list[float]:
-    """Values as the shortest decimals that give the same float32 back."""
+    """Values as the shortest decimals that identify the float32 numbers."""
     values: list[float] = column.float().numpy().astype(str).astype(float).tolist()
     return values
 
@@ -146,11 +146,11 @@ class Summary:
 
     columns: Sequence[str]
     score: str
-    """Column that samples are flagged by."""
+    """Column by which samples are flagged."""
     shown: int = 20
-    """First rows that are kept."""
+    """Number of first rows that are kept."""
     pictures: int = 0
-    """Rows of each decision that are kept: those nearest to being flagged, and those of the highest uncertainty."""
+    """Number of rows kept per decision: those closest to the threshold, or with the highest uncertainty."""
     n: int = 0
     broken: int = 0
     counts: Counter[str] = field(default_factory=Counter)
@@ -180,11 +180,11 @@ class Summary:
                 (heapq.heappush if len(best) < self.pictures else heapq.heappushpop)(best, entry)
 
     def chosen(self, word: str) -> list[Row]:
-        """Rows of a decision, those with the largest score first."""
+        """Rows of a decision in descending order of their score."""
         return [row for *_, row in sorted(self.best[word], reverse=True)]
 
     def drift(self, run: Run) -> str:
-        """How the pictures as a whole compare with the calibration pictures; empty for a few."""
+        """Comparison of all pictures with the calibration pictures; empty if there are too few."""
         if len(self.scores) < DRIFT_FROM or not self.counts:
             return ""
         return drift(run.calibration, torch.tensor(self.scores).float(), run.rule).verdict

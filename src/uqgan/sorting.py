@@ -1,4 +1,4 @@
-"""Pictures copied into a folder for each decision, and for each label of those that are accepted."""
+"""Copies of pictures in a folder per decision, and per label for accepted ones."""
 
 import filecmp
 import shutil
@@ -10,7 +10,7 @@ from uqgan.files import disk_failure
 
 
 class Folders:
-    """ROOT/accept/LABEL/, ROOT/ambiguous/ and ROOT/unknown/. Nothing in them is replaced, and originals stay."""
+    """ROOT/accept/LABEL/, ROOT/ambiguous/ and ROOT/unknown/. No file is replaced, and originals are kept."""
 
     def __init__(self, root: Path, sources: list[Path]) -> None:
         for source in sources:
@@ -20,7 +20,7 @@ class Folders:
         self._taken: Counter[Path] = Counter()
 
     def copy(self, file: str, word: str, label: str) -> None:
-        """Copy a picture; where another one has its name it gets a number, and where it lies already it stays."""
+        """Copy a picture; if another one has its name it gets a number, and an identical one is not copied again."""
         original = Path(file)
         folder = self.root / word / folder_name(label) if word == "accept" else self.root / word
         wanted = folder / original.name
@@ -43,6 +43,6 @@ class Folders:
 
 
 def folder_name(label: str) -> str:
-    """A class's name as that of a folder."""
+    """Name of a class as the name of a folder."""
     name = "".join("_" if sign in '/\\:*?"<>|\0' else sign for sign in label).strip()
     return name if name.strip(".") else "_"

@@ -1,4 +1,4 @@
-"""Tables that grow for long: each is whole as CSV, JSON lines or Parquet at the end, and absent before."""
+"""Tables written row by row, as CSV, JSON lines or Parquet; the file appears only when it is complete."""
 
 import csv
 import json
@@ -14,18 +14,18 @@ from uqgan.files import disk_failure, written
 Row = list[Any]
 """Values in the order of the columns: text, numbers, lists of text, None."""
 GROUP = 65_536
-"""Rows of a group in a Parquet file."""
+"""Number of rows per group in a Parquet file."""
 LISTS = ("set",)
-"""Columns of lists of text; all others that are in TEXT are text, the rest numbers."""
+"""Columns of lists of text; those in TEXT are text, all others numbers."""
 TEXT = ("path", "label", "decision", "error")
 _compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class Table:
-    """Rows that are kept in FILE.part, a line each, until FILE is written from them.
+    """Rows saved in FILE.part, one per line, until FILE is written from them.
 
-    They come in chunks, and at most one is lost when the process is killed. The first line says what they are made
-    with: rows made otherwise are not put beside them.
+    They come in chunks, of which a killed process loses at most one. The first line holds the facts they depend on:
+    rows with other facts are not appended.
     """
 
     def __init__(self, file: Path, columns: Sequence[str], facts: dict[str, Any], chunk: int, resume: bool) -> None:
@@ -54,7 +54,7 @@ class Table:
             raise
 
     def _begin(self, chunk: int, resume: bool) -> int:
-        """Number of rows that are there already, in whole chunks; what comes after them is cut off."""
+        """Number of saved rows in complete chunks; the rest is cut off."""
         n, end, head = self._saved() if self.part.exists() else (0, 0, {})
         if not n:
             self.part.write_bytes(_line(self._facts))
@@ -69,7 +69,7 @@ class Table:
         return n
 
     def _saved(self) -> tuple[int, int, dict[str, Any]]:
-        """Rows in whole chunks, the bytes that they take, and what they were made with."""
+        """Number of rows in complete chunks, their size in bytes, and the facts they depend on."""
         with self.part.open("rb") as lines:
             first = lines.readline()
             try:
@@ -87,7 +87,7 @@ class Table:
         return *saved, head
 
     def append(self, rows: Sequence[Row]) -> None:
-        """Keep the rows of a chunk."""
+        """Save the rows of a chunk."""
         try:
             self._lines.write(b"".join(map(_line, rows)))
         except OSError as error:
@@ -95,14 +95,14 @@ class Table:
         self.n += len(rows)
 
     def rows(self) -> Iterator[Row]:
-        """The rows that are kept, read one by one."""
+        """Saved rows, read one by one."""
         with self.part.open("rb") as lines:
             next(lines)
             for line in lines:
                 yield json.loads(line)
 
     def finish(self) -> None:
-        """Write the file, all of it or nothing."""
+        """Write the file atomically."""
         with written(self.file) as temporary:
             WRITERS[self.file.suffix.lower()](temporary, self.columns, self.rows())
         self.part.unlink()
@@ -118,13 +118,13 @@ class Table:
 
 
 def check_ending(file: Path) -> None:
-    """Refuse a file whose ending stands for no kind of table."""
+    """Refuse a file whose ending is not that of a table."""
     if file.suffix.lower() not in WRITERS:
         raise UsageError(f"output = {file}: must end in {', '.join(WRITERS)}")
 
 
 def json_line(columns: Sequence[str], row: Row) -> str:
-    """A row as an object on one line."""
+    """Row as a JSON object on one line."""
     return json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) + "\n"
 
 
@@ -133,7 +133,7 @@ def _line(value: Any) -> bytes:
 
 
 def write_csv(file: Path, columns: Sequence[str], rows: Iterator[Row]) -> None:
-    """Rows with a header; names in a list are joined by |, and what is None is empty."""
+    """Write rows with a header; lists are joined by |, and None is empty."""
     lists = [k for k, name in enumerate(columns) if name in LISTS]
     with file.open("w", encoding="utf-8", newline="") as stream:
         lines = csv.writer(stream, lineterminator="\n")
@@ -145,13 +145,13 @@ def write_csv(file: Path, columns: Sequence[str], rows: Iterator[Row]) -> None:
 
 
 def write_lines(file: Path, columns: Sequence[str], rows: Iterator[Row]) -> None:
-    """Rows as JSON objects, one on a line."""
+    """Write rows as JSON objects, one per line."""
     with file.open("w", encoding="utf-8") as stream:
         stream.writelines(json_line(columns, row) for row in rows)
 
 
 def write_parquet(file: Path, columns: Sequence[str], rows: Iterator[Row]) -> None:
-    """Rows in groups, so that few of them are in memory."""
+    """Write rows in groups, so that few of them are in memory."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -11,12 +11,12 @@ from uqgan.shapes import Labels, Probs
 
 COLDEST, HOTTEST = 0.05, 20.0
 FEW = 50
-"""With fewer samples no temperature is fitted: an error over 15 bins says nothing about so few."""
+"""Least number of samples to fit a temperature; an error over 15 bins is meaningless for fewer."""
 RESAMPLES = 200
 
 
 def temper(probs: Probs, temperature: float) -> Probs:
-    """Softmax of log p̂ / T: the classes keep their order, and T = 1 changes nothing."""
+    """Softmax of log p̂ / T; the order of the classes stays the same, and T = 1 changes nothing."""
     if temperature == 1:
         return probs
     tiny = torch.finfo(torch.float32).tiny
@@ -24,7 +24,7 @@ def temper(probs: Probs, temperature: float) -> Probs:
 
 
 def best_temperature(probs: Probs, y: Labels) -> float:
-    """The temperature with the least mean -log p̂(y|x); that is convex in 1 / T, so a golden-section search finds it."""
+    """Temperature that minimises the mean -log p̂(y|x), which is convex in 1 / T, by golden-section search."""
     log_probs = probs.double().clamp(min=torch.finfo(torch.float32).tiny).log()
 
     def loss(log_temperature: float) -> float:
@@ -34,10 +34,10 @@ def best_temperature(probs: Probs, y: Labels) -> float:
 
 
 def fit_temperature(probs: Probs, y: Labels) -> float:
-    """Temperature for predictions of validation samples, or 1 where it doesn't measurably help.
+    """Temperature for predictions of validation samples, or 1 where it does not measurably help.
 
-    Whether it helps is judged by scaling each half of the samples with the temperature of the other half: the expected
-    calibration error must fall, and the 95 % interval of its change lie below 0.
+    For the test each half of the samples is scaled with the temperature of the other half: the expected calibration
+    error must fall, and the 95 % interval of its change must lie below 0.
     """
     n = len(y)
     if n < FEW:
@@ -57,7 +57,7 @@ def fit_temperature(probs: Probs, y: Labels) -> float:
 
 
 def _least(function: Callable[[float], float], low: float, high: float) -> float:
-    """Where a function with one valley within (low, high) is least, by golden-section search."""
+    """Minimiser of a unimodal function within (low, high), by golden-section search."""
     ratio = (math.sqrt(5) - 1) / 2
     a, b = high - ratio * (high - low), low + ratio * (high - low)
     at_a, at_b = function(a), function(b)

@@ -1,4 +1,4 @@
-"""Images side by side in one file."""
+"""Contact sheets: rows of images in one picture."""
 
 import io
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ LINE = 1
 
 
 def tile(rows: Sequence[Tensor], scale: int = 1, grey: int = 255, kind: str = "PNG") -> bytes:
-    """Picture of rows of images (N, channels, height, width), uint8 or in [0, 1], with lines of this grey between them.
+    """Contact sheet of rows of images (N, channels, height, width), uint8 or in [0, 1], with grey lines between them.
 
-    `kind` is one of KINDS' values.
+    `kind` is a value of KINDS.
     """
     from PIL import Image
 

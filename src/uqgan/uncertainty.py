@@ -27,9 +27,9 @@ class Prediction:
     probs: Probs
     """p̂(y|x)."""
     aleatoric: Scores
-    """Ambiguity between the known classes: the score for finding wrong predictions."""
+    """Ambiguity between the known classes: the score for detecting wrong predictions."""
     epistemic: Scores
-    """Unlikeness to all known classes: the score for finding OoD samples (Eq. 4 for one-vs-all readings)."""
+    """Dissimilarity to all known classes: the score for detecting OoD samples (Eq. 4 for one-vs-all readings)."""
     foreignness: Scores
     """1 - Σ_y C̃(i|x,y), at least 0: unlike Eq. 4 it is 0 for every mixture of known classes (decision 0008)."""
     spread: Scores | None = None
@@ -49,16 +49,17 @@ class Prediction:
         return self._map(lambda column: column[:n])
 
     def rows(self, index: Tensor) -> "Prediction":
-        """Predictions of the samples with these indices, or of those that are flagged."""
+        """Predictions of the samples at these indices, or where a boolean mask is set."""
         return self._map(lambda column: column[index])
 
     def arrays(self, prefix: str) -> dict[str, npt.NDArray[Any]]:
-        """Its columns in float32 by names such as `test/probs`, to be stored; `of_arrays` brings them back."""
+        """Columns in float32 by names such as `test/probs`, for storage; `of_arrays` is the inverse."""
         columns = {field.name: getattr(self, field.name) for field in fields(self)}
         return {f"{prefix}/{name}": column.float().numpy() for name, column in columns.items() if column is not None}
 
     @staticmethod
     def of_arrays(prefix: str, arrays: Mapping[str, Tensor]) -> "Prediction":
+        """Prediction from the columns that `arrays` returned."""
         found = {field.name: arrays.get(f"{prefix}/{field.name}") for field in fields(Prediction)}
         if any(column is None for name, column in found.items() if name not in OF_SEVERAL_DRAWS):
             raise KeyError(prefix)
@@ -71,7 +72,7 @@ class Prediction:
 
     @staticmethod
     def join(parts: "list[Prediction]") -> "Prediction":
-        """The predictions of consecutive batches as one."""
+        """Concatenation of the predictions for consecutive batches."""
         columns = {f.name: [getattr(part, f.name) for part in parts] for f in fields(Prediction)}
         joined: dict[str, Any] = {k: None if v[0] is None else torch.cat(v) for k, v in columns.items()}
         return Prediction(**joined)
@@ -104,13 +105,13 @@ def in_distribution(logits: Tensor, prior: Prior) -> Tensor:
 
 
 def epistemic(logits: Tensor, prior: Prior) -> Tensor:
-    """C̃(o|x) = 1 - C̃(i|x), from out-of-class probabilities so that values near 0 keep their digits."""
+    """C̃(o|x) = 1 - C̃(i|x), from out-of-class probabilities, so that values near 0 stay accurate."""
     log_out_of_class = F.logsigmoid(math.log(logits.shape[-1] - 1) - logits)
     return (log_out_of_class + log_posterior(logits, prior)).logsumexp(-1).exp()
 
 
 def foreignness(logits: Tensor) -> Tensor:
-    """1 - Σ_y C̃(i|x,y), not cut at 0: 0 at Lemma 1's optimum for any mixture of the classes, 1 far from all."""
+    """1 - Σ_y C̃(i|x,y), not clamped at 0: at Lemma 1's optimum 0 for any mixture of the classes, and 1 far from all."""
     return 1 - log_in_class(logits).exp().sum(-1)
 
 
@@ -137,7 +138,7 @@ def read_max_softmax(logits: DrawnLogits, prior: Prior) -> Prediction:
     """Prediction of softmax logits; 1 - max p̂ serves as both uncertainties."""
     drawn = logits.softmax(-1)
     probs = drawn.mean(0)
-    # 1 - max p̂ as the sum of the others: the subtraction would tie all confident samples.
+    # 1 - max p̂ as the sum of the others: rounding in the subtraction would tie all confident samples.
     others = probs.sort(1).values[:, :-1].sum(1)
     return Prediction(probs, others, others, others, _spread(drawn))
 
@@ -153,8 +154,8 @@ def read_entropy(logits: DrawnLogits, prior: Prior) -> Prediction:
 def read_mutual_information(logits: DrawnLogits, prior: Prior) -> Prediction:
     """Prediction of softmax logits over draws of the weights: mean entropy, and mutual information with the weights.
 
-    Both sum up to the entropy of the mean: what the draws agree on is aleatoric, what they disagree on epistemic. In
-    float64 inside: where all draws are sure their difference is lost in float32, and confident samples would be tied.
+    Their sum is the entropy of the mean: what the draws agree on is aleatoric, their disagreement epistemic.
+    Computed in float64: where all draws are confident, float32 rounds their difference to 0, and samples would be tied.
     """
     wide = logits if logits.device.type == "mps" else logits.double()  # MPS has no float64
     drawn = wide.softmax(-1)
@@ -171,7 +172,7 @@ def read_mutual_information(logits: DrawnLogits, prior: Prior) -> Prediction:
 
 
 def evidence(logits: Tensor) -> Tensor:
-    """exp(f), but linear from `LINEAR_FROM` on with the slope it has there: it neither overflows nor goes flat."""
+    """exp(f), linear with the same slope from `LINEAR_FROM` on, so that it neither overflows nor saturates."""
     return logits.clamp(max=LINEAR_FROM).exp() * (1 + (logits - LINEAR_FROM).relu())
 
 
@@ -203,8 +204,8 @@ UNITS: dict[Reading, tuple[str, str]] = {
 }
 """Units of the aleatoric and of the epistemic uncertainty, per reading."""
 
-OWN_FOREIGNNESS: tuple[Reading, ...] = (read_one_vs_all,)
-"""Readings whose foreignness is a score of its own; elsewhere it repeats the epistemic uncertainty."""
+WITH_FOREIGNNESS: tuple[Reading, ...] = (read_one_vs_all,)
+"""Readings whose foreignness is a separate score; for others it equals the epistemic uncertainty."""
 
 RETURNS: dict[Reading, tuple[str, str]] = {
     read_one_vs_all: ("entropy of p̂", "Eq. 4"),
@@ -213,11 +214,11 @@ RETURNS: dict[Reading, tuple[str, str]] = {
     read_dirichlet: ("entropy of p̂", "entropy of p̂"),
     read_max_softmax: ("1 - max p̂", "1 - max p̂"),
 }
-"""What each reading gives as the aleatoric and as the epistemic uncertainty."""
+"""Definitions of the aleatoric and of the epistemic uncertainty, per reading."""
 
 
 def returned(reading: Reading) -> tuple[str, str]:
-    """Both uncertainties of a reading in words, with their units."""
+    """Definitions of both uncertainties of a reading as text, with their units."""
     aleatoric, epistemic = (
         what if what == unit else f"{what} ({unit})"
         for what, unit in zip(RETURNS[reading], UNITS[reading], strict=True)

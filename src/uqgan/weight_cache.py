@@ -1,4 +1,4 @@
-"""Trained weights, kept for runs with the same recipe, settings, data and seed."""
+"""Cache of trained weights, shared by runs with the same recipe, settings, data and seed."""
 
 import hashlib
 import json
@@ -19,17 +19,17 @@ from uqgan.files import cache_folder, locked, write_bytes
 from uqgan.log import Log
 
 VERSION = 4
-"""Raised when the same settings give other weights, so that older files are trained anew."""
+"""Raised when training changes, so that older files are not used."""
 
 
 def train_once(
     net: nn.Module, kind: str, key: str, task: Task, log: Log, train: Callable[[], None], stage: str | None = None
 ) -> None:
-    """Train a network, or take the weights that an earlier run trained under the same key.
+    """Train a network, or load the weights that an earlier run cached under the same key.
 
-    `kind` is the folder in the cache; `stage` the only stage that training writes, if others stand in the log too.
-    Of several processes that want the same weights, one trains and the others wait for it. A run that was begun
-    before goes on with what it has.
+    `kind` is the subfolder of the cache; `stage` the only stage that training writes, if the log has others too. Of
+    several processes that request the same weights, one trains and the others wait. A resumed run continues from its
+    own state.
     """
     file = cached_file(kind, key, task)
     what = stage or "run"
@@ -54,12 +54,12 @@ def train_once(
 
 
 def cached_file(kind: str, key: str, task: Task) -> Path:
-    """File in which the weights under a key are kept."""
+    """File of the cached weights for a key."""
     return cache_folder() / kind / f"{Path(task.name).name}-{key}.safetensors"
 
 
 def data_key(task: Task, facts: Sequence[Any], seed: int, outliers: Sequence[Tensor] = ()) -> str:
-    """Digest of the training data, of the facts given, and of what runs them."""
+    """Digest of training data, facts, PyTorch version and kind of device."""
     known = [VERSION, torch.__version__, task.train.x.device.type, task.shape, task.n_classes, task.flip, seed]
     digest = hashlib.sha256(json.dumps([*known, *facts]).encode())
     parts = [task.train.x, task.train.y, task.validation.x, task.validation.y, *outliers]
@@ -69,7 +69,7 @@ def data_key(task: Task, facts: Sequence[Any], seed: int, outliers: Sequence[Ten
 
 
 def take(file: Path, net: nn.Module, log: Log) -> bool:
-    """Load cached weights, with rows and times of their training; False if the file is absent or damaged."""
+    """Load cached weights with the log and times of their training; False if the file is absent or damaged."""
     try:
         with safe_open(file, "pt") as saved:
             facts = saved.metadata()
@@ -77,7 +77,7 @@ def take(file: Path, net: nn.Module, log: Log) -> bool:
             seconds: dict[str, float] = json.loads(facts["seconds"])
             weights = {key: saved.get_tensor(key) for key in saved.keys()}  # noqa: SIM118
         net.load_state_dict(weights)
-    except Exception:  # absent or damaged: it is trained and written anew
+    except Exception:  # absent or damaged: the caller trains and writes it again
         return False
     log.seconds |= {log.label(name): value for name, value in seconds.items()}
     log.reused += [log.label(name) for name in seconds]
@@ -89,7 +89,7 @@ def take(file: Path, net: nn.Module, log: Log) -> bool:
 
 
 def keep(file: Path, net: nn.Module, log: Log, stage: str | None) -> None:
-    """Write the network's weights with the rows and times of its training."""
+    """Cache a network's weights with the log and times of its training."""
     rows = [row for row in log.member_rows if stage in (None, row["stage"])]
     names = dict.fromkeys(row["stage"] for row in rows)
     seconds = {name: log.seconds[log.label(name)] for name in names if log.label(name) in log.seconds}

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import traceback
 from typing import NoReturn
 
 import cyclopts
@@ -83,7 +84,7 @@ def main() -> None:
         fail("; ".join(explain(error)), 2)
     except (UsageError, RunFailed) as error:
         if verbose and not isinstance(error, Interrupted):
-            raise
+            traceback.print_exception(error)
         fail(str(error), error.status)
     except KeyboardInterrupt as error:
         stopped(error)

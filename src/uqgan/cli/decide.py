@@ -1,4 +1,4 @@
-"""Command that changes how a run decides: calibrate."""
+"""The command calibrate, which changes the rule of a run's decisions."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -26,28 +26,28 @@ def calibrate(
     as_json: Json = False,
     voice: Voice = Voice(),
 ) -> None:
-    """Change how a run decides, without training again: accept, ambiguous or unknown.
+    """Change the rule by which a run decides: accept, ambiguous or unknown. Nothing is trained.
 
-    Parameters
-    ----------
-    run
-        Folder of a run.
-    false_alarm
-        Share of known pictures that may be flagged as strange.
-    coverage
-        Share of known pictures whose set of classes must hold the true one.
-    score
-        What flags: epistemic, foreignness or aleatoric.
-    per_label
-        Compare a picture only with calibration pictures of the label that it is predicted to have.
-    sets
-        lac: the smallest sets on average; aps: randomised ones, larger where a picture is torn between classes.
-    as_json
-        Print JSON.
+        Parameters
+        ----------
+        run
+            Folder of a run.
+        false_alarm
+            Share of known pictures that may be flagged as strange.
+        coverage
+    Share of known pictures whose set of classes must contain the true one.
+        score
+    Score by which pictures are flagged: epistemic, foreignness or aleatoric.
+        per_label
+    Compare a picture only with calibration pictures of the same predicted label.
+        sets
+            lac: the smallest sets on average; aps: randomised ones, larger for ambiguous pictures.
+        as_json
+            Print JSON.
     """
     from uqgan.decisions import NO_FOREIGNNESS, Rule
 
-    Rule(false_alarm, coverage, score, per_label, sets)  # what is wrong there is said before the run is loaded
+    Rule(false_alarm, coverage, score, per_label, sets)  # refuse wrong values before the run is loaded
     loaded = machine.load(run)
     with voice.busy(f"calibrating {run}"):
         loaded.calibrate(false_alarm, coverage, score, per_label, sets)
@@ -55,12 +55,12 @@ def calibrate(
     if as_json:
         print_json(found)
         return
-    show_rule(found, "" if loaded.own_foreignness else NO_FOREIGNNESS)
+    show_rule(found, "" if loaded.has_foreignness else NO_FOREIGNNESS)
     voice.say(f"saved in {run}")
 
 
 def what_it_means(run: "Run") -> dict[str, Any]:
-    """A run's rule as numbers: thresholds, calibration samples, temperature and its effect."""
+    """Rule of a run as numbers: thresholds, calibration samples, temperature and its effect."""
     from uqgan.decisions import lac_threshold, thresholds
     from uqgan.metrics import calibration_error
 
@@ -81,7 +81,7 @@ def what_it_means(run: "Run") -> dict[str, Any]:
 
 
 def show_rule(found: dict[str, Any], why: str) -> None:
-    """The rule in plain words, on standard output."""
+    """Print the rule in words on standard output."""
     rule = found["rule"]
     alarm, coverage = (f"{100 * rule[key]:g} %" for key in ("false_alarm", "coverage"))
     before, after = (f"{100 * found[key]:.2f} %" for key in ("ece", "ece_tempered"))

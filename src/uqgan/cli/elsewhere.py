@@ -1,4 +1,4 @@
-"""The command evaluate, and options for pictures to test a run on other than its own."""
+"""The command evaluate, and options for other test pictures."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Elsewhere:
-    """Other pictures than the run's own."""
+    """Other test pictures for a run."""
 
     test: Path | None = None
     """Folder of class folders (all or some of the run's classes) to test on, with ood/NAME/ if you like."""

@@ -1,4 +1,4 @@
-"""Command that predicts pictures: from files to decisions."""
+"""The command predict: from files to decisions."""
 
 import os
 import sys
@@ -37,20 +37,20 @@ BESIDE = 60
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Results:
-    """Where predictions are written."""
+    """Output of predictions."""
 
     output: Annotated[Path | None, Parameter(("--output", "-o"))] = None
-    """A .csv, .jsonl or .parquet file with a row for each picture; a table of the first ones if not given."""
+    """A .csv, .jsonl or .parquet file with a row per picture; a table of the first ones if not given."""
     probabilities: bool = False
-    """A column for each class with its probability."""
+    """Add a column per class with its probability."""
     resume: bool = False
-    """Go on with the output of a command that was interrupted."""
+    """Continue the output of an interrupted command."""
     copy_to: Path | None = None
-    """Folder to copy the pictures to, into accept/LABEL/, ambiguous/ and unknown/."""
+    """Folder for copies of the pictures, in accept/LABEL/, ambiguous/ and unknown/."""
     page: Path | None = None
     """An HTML page with galleries of accepted, ambiguous and unknown pictures."""
     as_json: Json = False
-    """Print a JSON object for each picture, on a line of its own."""
+    """Print a JSON object per picture, each on one line."""
 
 
 @app.command
@@ -64,20 +64,20 @@ def predict(
     machine: Machine = Machine(),
     voice: Voice = Voice(),
 ) -> None:
-    """Say of pictures what they are, and whether to accept that: files, folders, patterns, or a list on standard input.
+    """Predict pictures, and decide about each: files, folders, patterns, or a list on standard input.
 
-    Files that cannot be read are named, and the exit status is then 1.
+    Files that cannot be read are listed, and the exit status is then 1.
 
-    Parameters
-    ----------
-    run
-        Folder of a run.
-    paths
-        Pictures, folders of them, patterns in quotes, or - for a list on standard input, one path a line.
-    seed
-        The same seed repeats the draws of a stochastic method.
+        Parameters
+        ----------
+        run
+            Folder of a run.
+        paths
+            Pictures, folders of them, patterns in quotes, or - for a list on standard input, one path per line.
+        seed
+            The same seed repeats the draws of a stochastic method.
     """
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait leave their cores to decoding
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle threads leave their cores to decoding
     from uqgan.data.inputs import Sources, look_in_words, look_of
     from uqgan.samples import check_seed
     from uqgan.tables import check_ending
@@ -103,7 +103,7 @@ def predict(
 
 @dataclass(frozen=True)
 class Job:
-    """Pictures to predict, and the run that predicts them."""
+    """Pictures to predict, and the run for it."""
 
     run: "Run"
     sources: "Sources"
@@ -114,7 +114,7 @@ class Job:
 
 
 def can_decide(run: "Run", voice: Voice, needed: bool) -> bool:
-    """Whether a run can decide; if not, the reason is printed, or raised where decisions are needed."""
+    """Whether a run can decide; otherwise the reason is printed, or raised where decisions are required."""
     try:
         run.decide(run.calibration.prediction.first(1))
     except UsageError as error:
@@ -126,7 +126,7 @@ def can_decide(run: "Run", voice: Voice, needed: bool) -> bool:
 
 
 def score_all(job: Job, results: Results, voice: Voice) -> "Summary":
-    """Predict all pictures; each chunk is kept, copied and printed before the next."""
+    """Predict all pictures; each chunk is saved, copied and printed before the next."""
     import joblib
     import torch
 
@@ -179,7 +179,7 @@ def score_all(job: Job, results: Results, voice: Voice) -> "Summary":
 
 
 def begun(job: Job, columns: Sequence[str], chunk: int, results: Results) -> "Kept":
-    """Output table, with the rows that an interrupted command left."""
+    """Output table, with the rows of an interrupted command."""
     from uqgan.tables import Table as Kept
 
     assert results.output
@@ -194,7 +194,7 @@ def begun(job: Job, columns: Sequence[str], chunk: int, results: Results) -> "Ke
 
 
 def go_on(table: "Kept", summary: "Summary", files: Iterator[str], resumes: bool, voice: Voice) -> None:
-    """Count the rows of an interrupted command, which must be of the same files in the same order."""
+    """Add the rows of an interrupted command to the summary; they must be of the same files in the same order."""
     from uqgan.scoring import printable
 
     if table.n:
@@ -211,7 +211,7 @@ def go_on(table: "Kept", summary: "Summary", files: Iterator[str], resumes: bool
 
 
 def named(pieces: Iterable["Piece"], names: deque[str]) -> Iterator["Piece"]:
-    """Pieces as they come, whose files are put into `names`: rows hold what can be printed of a file's name."""
+    """Pass on pieces, and append their files to `names`: rows only have the printable form of a path."""
     for files, outcome in pieces:
         names.extend(files)
         yield files, outcome
@@ -225,7 +225,7 @@ def copy(folders: "Folders", files: Sequence[str], rows: Sequence["Row"], column
 
 
 def tell(job: Job, summary: "Summary", results: Results, voice: Voice) -> None:
-    """Print the first rows as a table, what could not be read, counts, and the comparison as a whole."""
+    """Print the first rows as a table, unreadable files, counts, and the comparison of all pictures."""
     from uqgan.decisions import NO_FOREIGNNESS, WORDS
 
     drift = summary.drift(job.run)
@@ -240,7 +240,7 @@ def tell(job: Job, summary: "Summary", results: Results, voice: Voice) -> None:
         lines.append(", ".join(f"{word} {summary.counts[word]:,}" for word in WORDS))
     if drift:
         lines.append(f"as a whole: {drift}")
-    if summary.counts["unknown"] and not job.run.own_foreignness:
+    if summary.counts["unknown"] and not job.run.has_foreignness:
         lines.append(NO_FOREIGNNESS)
     for line in lines:
         (voice.say if results.as_json else plain)(line)
@@ -258,7 +258,7 @@ def plain(sentence: str) -> None:
 
 
 def show_first(summary: "Summary") -> None:
-    """The first rows as a table, and how many more there are."""
+    """Table of the first rows, with the number of further ones."""
     out = Console(highlight=False)
     kept = [name for name in summary.columns if name != "error"]
     titles = (Column(SHORT.get(name, name), overflow="fold", no_wrap=name == "path") for name in kept)
@@ -272,12 +272,12 @@ def show_first(summary: "Summary") -> None:
 
 
 def end_of(path: str, width: int) -> str:
-    """The end of a path, where files differ."""
+    """End of a path, in which files differ."""
     return path if len(path) <= width else f"…{path[1 - width :]}"
 
 
 def cell(value: Any) -> str:
-    """A value as text that fits into a table."""
+    """Value as text for a table."""
     if value is None:
         return "–"
     if isinstance(value, list):

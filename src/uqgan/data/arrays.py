@@ -94,7 +94,7 @@ def numbered(labels: Any) -> tuple[Tensor, tuple[str, ...]]:
 
 
 def as_pair(item: Any) -> tuple[Any, Any]:
-    """Image and label of an item, which is such a pair or a mapping with such names."""
+    """Image and label of an item, which is a pair or a mapping."""
     if isinstance(item, Mapping):
         image, label = (next((item[key] for key in keys if key in item), None) for keys in (IMAGE_NAMES, LABEL_NAMES))
         if image is None or label is None:
@@ -123,7 +123,7 @@ def pairs_in(names: Collection[str], file: Path) -> dict[str, tuple[str, str]]:
 
 
 def digest_of(given: Mapping[str, tuple[Tensor, Any]], ood: Mapping[str, Tensor]) -> str:
-    """Digest of pictures and labels as they were given, by level, and of OoD sets by name."""
+    """Digest of user-supplied pictures and labels by level, and of OoD sets by name."""
     whole = hashlib.sha256()
     for level, (x, y) in given.items():
         whole.update(repr((level, tuple(x.shape), y.tolist())).encode())

@@ -1,4 +1,4 @@
-"""Decoded pictures on the disk: a file for each content and look, whole or absent."""
+"""Decoded pictures on the disk: one file per content and pixel format, complete or absent."""
 
 import glob
 import hashlib
@@ -17,7 +17,7 @@ from uqgan.errors import RunFailed
 from uqgan.files import cache_folder, locked, sha256, write_text, written
 
 VERSION = 1
-"""Raised when decoding changes, so that older files are made anew."""
+"""Raised when decoding changes, so that older files are not used."""
 
 
 def pictures_folder() -> Path:
@@ -28,9 +28,9 @@ def pictures_folder() -> Path:
 def cached(
     name: str, content: str, look: Look, extra: Sequence[Any], decode: Callable[[], Decoded], say: Say
 ) -> Decoded:
-    """Result of `decode` for files with that content and look; read from the disk if it was made before.
+    """Result of `decode` for files with that content and pixel format; read from the disk if it is cached.
 
-    Of several processes that want the same, one decodes and the others wait. Where nothing can be written the
+    Of several processes that request the same, one decodes and the others wait. Where nothing can be written the
     pictures are decoded each time.
     """
     facts = [VERSION, version("pillow"), content, asdict(look), *extra]
@@ -59,7 +59,7 @@ def cached(
 
 
 def read(file: Path) -> Decoded | None:
-    """Decoded pictures of a file; None if it is absent or not whole."""
+    """Decoded pictures of a file; None if it is absent or incomplete."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -91,7 +91,7 @@ def write(file: Path, decoded: Decoded) -> None:
 
 
 def content_of(files: Sequence[Path], root: Path) -> str:
-    """Digest of the files' names and bytes; read from the disk while their sizes and times stay the same."""
+    """Digest of the files' names and bytes, cached as long as their sizes and times are the same."""
     stats = [(file, file.stat()) for file in files]
     listing = [(str(file.absolute()), s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for file, s in stats]
     memo = cache_folder() / "digests" / hashlib.sha256(repr(listing).encode(errors="surrogateescape")).hexdigest()[:32]
@@ -101,7 +101,7 @@ def content_of(files: Sequence[Path], root: Path) -> str:
     for file in files:
         try:
             inside = sha256(file)
-        except OSError as error:  # decoding says what is wrong with it
+        except OSError as error:  # decoding reports what is wrong with it
             inside = str(error.errno)
         whole.update(f"{file.relative_to(root)}\0{inside}\n".encode(errors="surrogateescape"))
     with suppress(RunFailed):

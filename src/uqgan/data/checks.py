@@ -35,7 +35,7 @@ class Finding:
 
 
 def check_set(name: str, root: Path, say: Say = silent) -> list[Finding]:
-    """Findings on all splits of a set on this machine; broken pictures are counted, not refused."""
+    """Findings about all splits of a set on this machine; broken pictures are counted, not refused."""
     repository = REPOSITORIES[name]
     known = known_hashes(root) | hub_hashes(name, root)
     seen: set[int] = set()
@@ -104,7 +104,7 @@ def compare_hashes(files: Sequence[Path], root: Path, known: dict[str, str]) -> 
 
 
 def contact_sheet(x: Tensor, y: Tensor | None = None, scale: int = 2) -> bytes:
-    """PNG of some pictures as a network sees them: a row per class where there are labels, else a random choice."""
+    """PNG of some preprocessed pictures: a row per class where there are labels, otherwise a random selection."""
     if y is None:
         order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
         rows = list(order[: SHEET_ROWS * SHEET_COLUMNS // 2].split(SHEET_COLUMNS))  # type: ignore[no-untyped-call]

@@ -14,18 +14,18 @@ from uqgan.errors import UsageError
 from uqgan.shapes import Images, Labels, Prior
 
 CHUNK = 2048
-"""Samples that go through a network at once outside of training."""
+"""Batch size outside of training."""
 Say = Callable[[str], None]
-"""Takes sentences about what is going on, such as `print`."""
+"""Receiver of progress messages, such as `print`."""
 
 
 def silent(_: str) -> None:
-    """A `Say` that ignores everything."""
+    """Ignore a progress message."""
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """Pictures and labels of a split in the form a network takes."""
+    """Decoded pictures of a split, with labels."""
 
     x: Tensor
     y: Tensor
@@ -35,29 +35,29 @@ class Decoded:
     notes: tuple[str, ...] = ()
     """Further remarks, which are not cached."""
     sources: tuple[str, ...] = ()
-    """Where each sample comes from, for messages; not cached, and empty where there is nothing better than its row."""
+    """Origin of each sample, for messages; not cached, and empty where only the row is known."""
 
 
 def without_rows(x: Any, y: Any, class_names: tuple[str, ...], left_out: Mapping[int, str]) -> Decoded:
-    """Decoded pictures and labels of two arrays, without the rows for which a reason to leave them out is given."""
+    """Decoded pictures from two arrays, without the rows in `left_out`, which gives a reason for each."""
     kept = np.delete(np.arange(len(y)), list(left_out)) if left_out else slice(None)
     return Decoded(torch.from_numpy(x[kept]), torch.from_numpy(y[kept]), class_names, tuple(left_out.values()))
 
 
 def refuse_broken(left_out: Sequence[str], place: Path, skip_broken: bool) -> None:
-    """Raise a UsageError for pictures that could not be decoded, unless they may be left out."""
+    """Raise a UsageError for pictures that could not be decoded, unless they may be skipped."""
     if left_out and not skip_broken:
         more = f" (and {len(left_out) - 1} more)" if len(left_out) > 1 else ""
         raise UsageError(f"{place}: {left_out[0]}{more}: cannot be read (--skip-broken leaves such pictures out)")
 
 
 class Batch(NamedTuple):
-    """Samples of one step."""
+    """Samples of one training step."""
 
     x: Images
     y: Labels
     view: Tensor
-    """Indices in the data set; an index raised by its length stands for the mirror image."""
+    """Indices in the data set; an index plus the length of the set means the mirror image."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Dataset:
         return Dataset(self.x.index_select(0, rows), self.y[rows])  # several times faster than x[rows]
 
     def keep(self, classes: Iterable[int]) -> "Dataset":
-        """Samples of these classes, which are numbered from 0 in ascending order."""
+        """Samples of these classes, renumbered from 0 in ascending order."""
         chosen = torch.tensor(sorted(set(classes)), device=self.y.device)
         kept = self[torch.isin(self.y, chosen)]
         return Dataset(kept.x, torch.searchsorted(chosen, kept.y))
@@ -101,9 +101,9 @@ class Dataset:
     def batches(
         self, batch_size: int, steps: range, seed: int, drop_last: bool = True, flip: bool = False
     ) -> Iterator[Batch]:
-        """Batches of these steps, each sample mirrored by chance if `flip`.
+        """Batches of these steps, each sample mirrored with probability 1/2 if `flip`.
 
-        A step's samples follow from the seed alone, so a run can be resumed anywhere.
+        The samples of a step depend on seed and step alone, so that a run can be resumed anywhere.
         """
         batch_size = min(batch_size, len(self))
         epoch_steps = self.steps_per_epoch(batch_size, drop_last)
@@ -113,10 +113,10 @@ class Dataset:
                 epoch = step // epoch_steps
                 order = epoch_views(len(self), seed, epoch, flip).to(self.y.device)
             start = step % epoch_steps * batch_size
-            yield self.look(order[start : start + batch_size], flip)
+            yield self.batch_at(order[start : start + batch_size], flip)
 
-    def look(self, view: Tensor, flip: bool = True) -> Batch:
-        """Samples at these indices; those of indices raised by len(self) are mirrored left to right."""
+    def batch_at(self, view: Tensor, flip: bool = True) -> Batch:
+        """Samples at these indices; from index len(self) on, mirror images."""
         place = view % len(self) if flip else view
         x = as_input(self.x[place])
         if flip:
@@ -125,10 +125,10 @@ class Dataset:
 
 
 def outlier_batches(sets: Sequence[Tensor], batch_size: int, steps: range, seed: int) -> Iterator[Images]:
-    """Batches of these steps as network input, shared equally between the sets (sizes differ by at most one).
+    """Batches of these steps as network input, with equal numbers (up to one) from each set.
 
-    Each set is passed through in shuffled order, epoch by epoch. A step's samples follow from the seed and the step
-    alone, so a run can be resumed anywhere. Empty sets are skipped.
+    Each set is shuffled anew every epoch. The samples of a step depend on seed and step alone, so that a run can be
+    resumed anywhere. Empty sets are skipped.
     """
     sets = [x for x in sets if len(x)]
 
@@ -152,29 +152,29 @@ def outlier_batches(sets: Sequence[Tensor], batch_size: int, steps: range, seed:
 
 
 def evenly(x: Tensor, n: int) -> Tensor:
-    """Rows of x, n of them, at equal distances: of groups that stand one after another each keeps its share."""
+    """n rows of x at equal distances, so that consecutive groups keep their shares."""
     return x if n == len(x) else x[torch.arange(n, device=x.device) * len(x) // n]
 
 
 def as_input(x: Tensor) -> Images:
-    """Samples as a network sees them: pixels in [0, 1], points unchanged."""
+    """Samples as network input: pixels in [0, 1], points unchanged."""
     return x.float() / 255 if x.dtype == torch.uint8 else x
 
 
 def equal_chunks(x: Tensor, size: int = CHUNK) -> Iterator[Images]:
-    """Samples in chunks of one size, the last padded with zeros, so that a compiled network sees one shape only."""
+    """Samples in chunks of one size, the last padded with zeros, so that a compiled network gets a single shape."""
     for chunk in x.split(size):  # type: ignore[no-untyped-call]
         missing = size - len(chunk) if len(x) > size or x.is_cuda else 0
         yield as_input(torch.cat([chunk, chunk.new_zeros(missing, *chunk.shape[1:])]) if missing else chunk)
 
 
 def permutation(n: int, seed: int, epoch: int = 0) -> Tensor:
-    """Random order drawn on the CPU, so that it is the same for every device."""
+    """Random permutation drawn on the CPU, so that it is the same for every device."""
     return torch.randperm(n, generator=_drawn_for(seed, epoch))
 
 
 def epoch_views(n: int, seed: int, epoch: int, flip: bool) -> Tensor:
-    """Indices of all samples in random order; with `flip` about half of them are raised by n: mirrored."""
+    """Indices of all samples in random order; with `flip`, n is added to about half of them, to mirror these."""
     generator = _drawn_for(seed, epoch)
     order = torch.randperm(n, generator=generator)
     return order + n * torch.randint(2, (n,), generator=generator) if flip else order

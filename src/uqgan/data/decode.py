@@ -1,6 +1,6 @@
-"""Many encoded pictures → pixels, in several processes where that pays.
+"""Decoding of many encoded pictures, in several processes where that is faster.
 
-Imports neither PyTorch nor Parquet, so that a worker process starts quickly.
+Neither PyTorch nor Parquet is imported, so that worker processes start quickly.
 """
 
 import os
@@ -23,30 +23,30 @@ from uqgan.data.look import Broken, Look, Pixels, bytes_of, pixels, without_pill
 Encoded = bytes | Path | str
 """A picture in memory, or the file that holds it."""
 Outcome = tuple[Pixels, dict[int, str]]
-"""Pixels of some pictures, and why those of certain rows could not be decoded."""
+"""Pixels of a batch, and reasons for the rows that could not be decoded."""
 Piece = tuple[Sequence[str], Outcome]
-"""Files, and what became of them."""
-PAYS_FROM = 8000
-"""Cost from which on worker processes are used: to start them takes as long as to decode this many small pictures."""
-COSTLY = 2048
-"""Encoded bytes that cost as much as one picture more."""
+"""Files with the outcome of decoding them."""
+PARALLEL_FROM = 8000
+"""Least cost for worker processes, whose start takes as long as decoding this many small pictures."""
+BYTES_PER_COST = 2048
+"""Encoded bytes that cost as much as one small picture."""
 PROCESSES = 8
-"""Most worker processes: reading the files does not feed more."""
-BEHIND = 10
-"""How much worker processes stand back: cores that prediction leaves idle decode, and its threads needn't wait."""
-AHEAD = 2**25
-"""Bytes of pixels that are decoded ahead of what uses them."""
+"""Limit of worker processes; reading the files does not keep up with more."""
+NICENESS = 10
+"""Niceness of worker processes: they use cores that prediction leaves idle, and do not delay its threads."""
+READ_AHEAD = 2**25
+"""Limit of decoded pixels, in bytes, that wait to be used."""
 
 _STOP: list[Any] = []
-"""What tells a worker process that nobody waits for its pictures any more; empty in other processes."""
+"""Event that cancels the work of a worker process; empty in other processes."""
 
 
 def decode_all(read: Callable[[], Iterable[list[Encoded]]], look: Look, n: int, n_bytes: int) -> Outcome:
-    """Pixels of all n pictures of `n_bytes` in total, which `read` gives in batches.
+    """Pixels of all n pictures, of `n_bytes` in total, which `read` yields in batches.
 
-    Batches are decoded by worker processes where that pays; in this process if a worker is killed.
+    Batches are decoded by worker processes where that is faster, and in this process if a worker is killed.
     """
-    processes = min(joblib.cpu_count(), PROCESSES) if n + n_bytes / COSTLY >= PAYS_FROM else 1
+    processes = min(joblib.cpu_count(), PROCESSES) if n + n_bytes / BYTES_PER_COST >= PARALLEL_FROM else 1
     try:
         return _collect(read(), look, n, processes)
     except BrokenProcessPool:
@@ -69,9 +69,9 @@ def _collect(batches: Iterable[list[Encoded]], look: Look, n: int, processes: in
 
 @contextmanager
 def decoding(batches: Iterator[list[str]], look: Look, processes: int) -> Iterator[Iterator[Piece]]:
-    """Batches of files with their pixels, in their order, decoded by worker processes beside what is done with them.
+    """Batches of files with their pixels, in order, decoded by worker processes while the caller uses earlier ones.
 
-    Decoding begins at once, and is never more than `AHEAD` bytes ahead of what was taken.
+    Decoding starts immediately and stays at most `READ_AHEAD` bytes ahead of the caller.
     """
     if processes == 1:
         yield ((batch, decode(batch, look)) for batch in batches)
@@ -80,13 +80,13 @@ def decoding(batches: Iterator[list[str]], look: Look, processes: int) -> Iterat
     from joblib.externals.loky.backend import get_context
 
     stop = get_context("loky").Event()
-    pool = ProcessPoolExecutor(processes, initializer=_follow, initargs=(os.getpid(), stop))
+    pool = ProcessPoolExecutor(processes, initializer=_start_worker, initargs=(os.getpid(), stop))
     waiting: deque[tuple[list[str], Future[Outcome] | None]] = deque()
     size = look.channels * look.size**2
 
     def fill() -> None:
-        while sum(len(batch) for batch, _ in waiting) * size < AHEAD and (batch := next(batches, None)):
-            waiting.append((batch, _begun(pool, batch, look)))
+        while sum(len(batch) for batch, _ in waiting) * size < READ_AHEAD and (batch := next(batches, None)):
+            waiting.append((batch, _submitted(pool, batch, look)))
 
     def drain() -> Iterator[Piece]:
         while waiting:
@@ -105,8 +105,8 @@ def decoding(batches: Iterator[list[str]], look: Look, processes: int) -> Iterat
         pool.shutdown()
 
 
-def _begun(pool: Any, batch: list[str], look: Look) -> Future[Outcome] | None:
-    """A batch that a worker process decodes; None if a worker was killed."""
+def _submitted(pool: Any, batch: list[str], look: Look) -> Future[Outcome] | None:
+    """Future of a batch submitted to a worker process; None if a worker was killed."""
     try:
         future: Future[Outcome] = pool.submit(decode, batch, look)
     except BrokenProcessPool:
@@ -115,15 +115,15 @@ def _begun(pool: Any, batch: list[str], look: Look) -> Future[Outcome] | None:
 
 
 def _outcome(future: Future[Outcome] | None, batch: list[str], look: Look) -> Outcome:
-    """What a worker process made of a batch; this process decodes it if a worker was killed."""
+    """Result for a submitted batch, which is decoded in this process if a worker was killed."""
     try:
         return future.result() if future else decode(batch, look)
     except BrokenProcessPool:
         return decode(batch, look)
 
 
-def _follow(parent: int, stop: Any) -> None:
-    """Leave Ctrl-C, which reaches every process of a terminal, to the parent process; end when that was killed."""
+def _start_worker(parent: int, stop: Any) -> None:
+    """Set up a worker process: it leaves Ctrl-C to the parent process, and ends when the parent is gone."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -132,7 +132,7 @@ def _follow(parent: int, stop: Any) -> None:
 
     _STOP.append(stop)
     if hasattr(os, "nice"):
-        os.nice(BEHIND)
+        os.nice(NICENESS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=watch, daemon=True).start()
 

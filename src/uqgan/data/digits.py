@@ -1,6 +1,6 @@
-"""Pictures that come with scikit-learn, so that nothing has to be downloaded: digits, photo patches, and noise.
+"""The digits task, made without download from pictures in scikit-learn: digits, photo patches, and noise.
 
-All are brought to 8 × 8 pixels first and enlarged alike, so that sharpness does not reveal the origin of a picture.
+All are reduced to 8 × 8 pixels and enlarged in the same way, so that sharpness does not reveal their origin.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ def digits() -> Dataset:
 
 
 def photo_patches() -> tuple[Tensor, Tensor]:
-    """Patches of scikit-learn's two photographs, in grey; the second part is from the right thirds of the photos."""
+    """Grey patches of scikit-learn's two photographs; those of the second part are from the right thirds."""
     from sklearn.datasets import load_sample_images
 
     grey = [np.asarray(photo) @ np.array([0.299, 0.587, 0.114]) / 255 for photo in load_sample_images().images]
@@ -51,7 +51,7 @@ def _enlarge(grains: Tensor) -> Tensor:
 
 
 def digits_task(name: str, title: str, known: Sequence[int], seed: int) -> Task:
-    """Task of the digits; OoD are the digits that are not known, photo patches, and noise."""
+    """Task of the digits; the OoD sets are the other digits, photo patches, and noise."""
     train, test = digits().split(TEST_SHARE, seed)
     others = sorted(set(range(10)) - set(known))
     seen_patches, unseen_patches = photo_patches()

@@ -14,19 +14,19 @@ from uqgan.errors import count
 Prints = npt.NDArray[np.uint64]
 """Fingerprints, one per sample."""
 NAMED, COPIES_NAMED = 20, 4
-"""Most label conflicts that are named, and most copies of each; more are counted."""
+"""Limits of label conflicts listed by name, and of copies per conflict; further ones are counted."""
 
 
 def fingerprints(x: Tensor) -> Prints:
-    """Hashes of 64 bits, equal for equal samples and for no others that are likely to be met."""
+    """64-bit hashes: equal for equal samples, and almost surely different for others."""
     rows = _bytes_of(x.cpu())
     return np.frombuffer(b"".join(hashlib.blake2b(row, digest_size=8).digest() for row in rows), "<u8")
 
 
 def first_copies(sets: Sequence[Tensor]) -> Tensor:
-    """Number of the first equal sample per sample, counted through all sets: its own number if it is no duplicate.
+    """Index of the first equal sample per sample, counted over all sets; the sample's own index if it is no duplicate.
 
-    A fast hash finds the few that may be equal; only those are compared.
+    A fast hash finds candidates; only these are compared.
     """
     rows = [_bytes_of(x) for x in sets]
     keys = np.concatenate([_hash(each) for each in rows])
@@ -40,15 +40,15 @@ def first_copies(sets: Sequence[Tensor]) -> Tensor:
     return first
 
 
-def torn(first: Tensor, y: Tensor) -> Tensor:
+def in_several_classes(first: Tensor, y: Tensor) -> Tensor:
     """Whether a sample equals one of another class; `first` as from `first_copies`."""
     return torch.isin(first, first[y != y[first]])
 
 
-def conflict_notes(first: Tensor, is_torn: Tensor, name_of: Callable[[int], str]) -> list[str]:
+def conflict_notes(first: Tensor, in_conflict: Tensor, name_of: Callable[[int], str]) -> list[str]:
     """A warning for each picture that is in several classes, with all its copies by name."""
     copies: dict[int, list[str]] = {}
-    for number in is_torn.nonzero()[:, 0].tolist():
+    for number in in_conflict.nonzero()[:, 0].tolist():
         copies.setdefault(int(first[number]), []).append(name_of(number))
     notes = []
     for names in copies.values():
@@ -74,7 +74,7 @@ def _bytes_of(x: Tensor) -> npt.NDArray[np.uint8]:
 
 
 def _hash(rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
-    """Hash of 64 bits per row: the sum of its words, weighted by odd numbers."""
+    """64-bit hash per row: the sum of its words, weighted by odd numbers."""
     rest = -rows.shape[1] % 8
     words = (np.pad(rows, ((0, 0), (0, rest))) if rest else rows).view(np.uint64)
     weights = np.random.default_rng(0).integers(0, 2**63, words.shape[1], dtype=np.uint64) * 2 + 1

@@ -13,7 +13,7 @@ from uqgan.files import disk_failure
 
 
 def made_root(root: Path | None) -> Path:
-    """Folder to put sets in, which is made if it doesn't exist."""
+    """Folder for fetched sets, created if it does not exist."""
     place = configured_root(root)
     try:
         place.mkdir(parents=True, exist_ok=True)
@@ -42,7 +42,7 @@ def fetch(name: str, root: Path, say: Say = silent) -> Path:
                 etag_timeout=15,
                 endpoint=os.environ.get("HF_ENDPOINT"),
             )
-    except Exception as error:  # whatever lies between here and the hub
+    except Exception as error:  # network libraries raise many kinds
         raise _failure(name, root, error) from error
     for part in ("train", "test"):
         splits = splits_of(name, part, root)
@@ -77,5 +77,5 @@ def _hub() -> Any:
     except ImportError:
         raise UsageError("huggingface_hub: not installed (pip install 'uqgan[hf]')") from None
     quiet: Any = logging.set_verbosity_error
-    quiet()  # a failure is said once, by us
+    quiet()  # failures are reported once, by the caller
     return snapshot_download

@@ -24,27 +24,27 @@ LEVELS = {
     "test": re.compile(r"test(ing)?([ _-]?set)?", re.IGNORECASE),
     "ood": re.compile(r"ood([ _-]?sets?)?", re.IGNORECASE),
 }
-"""Levels, and what their folders may be called."""
+"""Levels, and the accepted names of their folders."""
 SAMPLE = 64
-"""Pictures that size and channels are chosen by."""
+"""Number of pictures that determine size and channels."""
 BATCH = 64
-"""Files that are decoded at once."""
+"""Number of files decoded in one batch."""
 NAMED = 20
-"""Most files of a kind that are named; more are counted."""
+"""Limit of files of a kind that are listed by name; further ones are counted."""
 
 
 @dataclass(frozen=True)
 class Listing:
-    """Files of one level with their class; other files that were passed over, and entries that are no readable file."""
+    """Picture files of one level with their classes; skipped files of other kinds; entries that cannot be read."""
 
     root: Path
     class_names: tuple[str, ...]
     files: list[Path] = field(default_factory=list)
     y: list[int] = field(default_factory=list)
-    odd: list[str] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
     other: Counter[str] = field(default_factory=Counter)
     loops: list[Path] = field(default_factory=list)
-    """Links that lead back up, which are not followed."""
+    """Symbolic links to a folder above them, which are not followed."""
 
     def add(self, folder: Path, label: int) -> None:
         for file in walk(folder, self.loops):
@@ -55,7 +55,7 @@ class Listing:
                 self.y.append(label)
             else:
                 why = "a link to nothing" if file.is_symlink() else "not a regular file"
-                self.odd.append(f"{shown(file, self.root)}: {why}")
+                self.unreadable.append(f"{shown(file, self.root)}: {why}")
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Layout:
     test: Listing | None
     ood: dict[str, Listing]
     notes: tuple[str, ...] = ()
-    """What was taken for what, and what was passed over."""
+    """Interpretation of folder names, and skipped files."""
 
     @property
     def listings(self) -> list[Listing]:
@@ -76,7 +76,7 @@ class Layout:
 
 
 def read_layout(root: Path) -> Layout:
-    """Classes, levels and OoD sets of a folder. Classes are numbered in alphabetical order."""
+    """Classes, levels and OoD sets of a folder; classes are numbered in alphabetical order."""
     levels, top = levels_in(root)
     for level, folder in levels.items():
         _refuse_loose(level, folder)
@@ -96,7 +96,7 @@ def read_layout(root: Path) -> Layout:
         raise UsageError(f"{shown(root)}: has 1 class, {only}: must have at least 2 (foreign ones go to ood/NAME/)")
     train = _listing(root, levels.get("train", root), classes)
     for name, n in zip(train.class_names, np.bincount(train.y, minlength=len(classes)), strict=True):
-        if not n and not train.odd:
+        if not n and not train.unreadable:
             raise UsageError(f"{shown(root)}: class {name} has no pictures (png, jpg, webp or bmp)")
     ood = {}
     for folder in folders_in(levels["ood"]) if "ood" in levels else []:
@@ -108,7 +108,7 @@ def read_layout(root: Path) -> Layout:
 
 
 def levels_in(folder: Path) -> tuple[dict[str, Path], dict[str, Path]]:
-    """Folders that are levels, whatever the case and ending of their names, by level; all others by name."""
+    """Folders that are levels, in any accepted spelling, by level; all others by name."""
     levels: dict[str, Path] = {}
     others: dict[str, Path] = {}
     for each in folders_in(folder):
@@ -124,7 +124,7 @@ def levels_in(folder: Path) -> tuple[dict[str, Path], dict[str, Path]]:
 
 
 def _notes(layout: Layout, levels: dict[str, Path]) -> list[str]:
-    """What was taken for a level, and what was passed over."""
+    """Notes on folders taken as levels, and on skipped files."""
     taken = [f"{shown(Path(folder.name))}/ is taken as {level}/" for level, folder in levels.items()]
     notes = [note for note, (level, folder) in zip(taken, levels.items(), strict=True) if folder.name != level]
     loose = len(pictures_in(layout.root))
@@ -148,7 +148,7 @@ def _notes(layout: Layout, levels: dict[str, Path]) -> list[str]:
 
 
 def _refuse_loose(level: str, folder: Path) -> None:
-    """Refuse pictures right in train/, val/, test/ or ood/, which belong to no class or set."""
+    """Refuse pictures directly in train/, val/, test/ or ood/, which belong to no class or set."""
     loose = pictures_in(folder)
     if loose:
         deeper = "NAME" if level == "ood" else "CLASS"
@@ -159,7 +159,7 @@ def _refuse_loose(level: str, folder: Path) -> None:
 
 
 def pictures_in(folder: Path) -> list[Path]:
-    """Pictures right in a folder, by name."""
+    """Pictures directly in a folder, sorted by name."""
     return [each for each in _inside(folder) if each.suffix.lower() in ENDINGS and not _is_folder(each)]
 
 
@@ -174,19 +174,19 @@ def _listing(root: Path, level: Path, classes: Sequence[str]) -> Listing:
 
 
 def folders_in(folder: Path) -> list[Path]:
-    """Folders right in a folder, by name, without hidden ones and links that lead back up."""
+    """Folders directly in a folder, sorted by name, without hidden ones and links to a folder above."""
     up = above(folder)
     return [each for each in _inside(folder) if _is_folder(each) and _identity(each) not in up]
 
 
 def _links_up(folder: Path) -> list[Path]:
-    """Links right in a folder that lead back to it, or to one above it."""
+    """Links directly in a folder to this folder or one above it."""
     up = above(folder)
     return [each for each in _inside(folder) if _is_folder(each) and _identity(each) in up]
 
 
 def above(folder: Path) -> frozenset[tuple[int, int]]:
-    """Folder and its parents, by name and with links resolved."""
+    """Identities of a folder and its parents, by name and with links resolved."""
     chain = {folder, *folder.absolute().parents, *folder.resolve().parents}
     found = set()
     for each in chain:
@@ -196,7 +196,7 @@ def above(folder: Path) -> frozenset[tuple[int, int]]:
 
 
 def walk(folder: Path, loops: list[Path] | None = None, up: frozenset[tuple[int, int]] = frozenset()) -> Iterator[Path]:
-    """All files in and below a folder, by name; links that lead back up are not followed, but put into `loops`."""
+    """All files in and below a folder, by name; links to a folder above are not followed, but put into `loops`."""
     here = up | (above(folder) if not up or folder.is_symlink() else {_identity(folder)})
     for each in _inside(folder):
         if not _is_folder(each):
@@ -215,7 +215,7 @@ def _inside(folder: Path) -> list[Path]:
 
 
 def _is_folder(path: Path) -> bool:
-    """Whether a path is an existing folder; without permission to look, an error."""
+    """Whether a path is an existing folder; without permission to check, an error."""
     try:
         return stat.S_ISDIR(path.stat().st_mode)
     except PermissionError as error:
@@ -237,20 +237,20 @@ def _unreadable(path: Path, error: OSError) -> UsageError:
 
 
 def load_listing(name: str, listing: Listing, content: str, look: Look, skip_broken: bool, say: Say) -> Decoded:
-    """Pictures of a listing whose files have that content, decoded once."""
+    """Pictures of a listing, decoded once and cached under the digest of their content."""
 
     def decode() -> Decoded:
         say(f"decoding {shown(listing.root)}: {count(len(listing.files), 'picture')}, once")
         return decode_listing(listing, look)
 
     decoded = cached("own-" + name, content, look, [listing.class_names, listing.y], decode, say)
-    left_out = (*listing.odd, *decoded.left_out)
+    left_out = (*listing.unreadable, *decoded.left_out)
     refuse_broken(left_out, listing.root, skip_broken)
     return replace(decoded, left_out=left_out, sources=sources_of(listing, decoded.left_out))
 
 
 def sources_of(listing: Listing, left_out: Sequence[str]) -> tuple[str, ...]:
-    """Files of the samples that could be decoded, in their order; `left_out` are sentences on the others, in theirs."""
+    """Files of the samples that could be decoded; `left_out` has a sentence for each other file, in the same order."""
     names = [shown(file, listing.root) for file in listing.files]
     broken = iter([*left_out, ""])
     this = next(broken)
@@ -274,7 +274,7 @@ def decode_listing(listing: Listing, look: Look) -> Decoded:
 
 
 def usual_look(listing: Listing) -> tuple[int, int]:
-    """Median of the shorter side, and channels, of a sample of the pictures: grey only if all of them are."""
+    """Median of the shorter side, and number of channels, of a sample of the pictures; grey only if all of them are."""
     sides, grey = [], []
     for file in listing.files[:: max(1, len(listing.files) // SAMPLE)]:
         with suppress(Broken):
@@ -285,6 +285,6 @@ def usual_look(listing: Listing) -> tuple[int, int]:
 
 
 def shown(path: Path, root: Path | None = None) -> str:
-    """Path as text that can be printed, whatever bytes its name is made of."""
+    """Path as printable text, whatever bytes it consists of."""
     relative = path.relative_to(root) if root else path
     return os.fsencode(relative).decode("utf-8", "replace")

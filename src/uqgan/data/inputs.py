@@ -1,4 +1,4 @@
-"""Pictures to predict, as a person names them: files, folders, patterns, lists; in Python also Pillow images."""
+"""Pictures to predict: files, folders, patterns and lists on the command line; in Python also Pillow images."""
 
 import glob
 import os
@@ -11,7 +11,7 @@ from typing import IO, Any
 import joblib
 import numpy as np
 
-from uqgan.data.decode import COSTLY, PAYS_FROM, PROCESSES, Encoded, decode_all
+from uqgan.data.decode import BYTES_PER_COST, PARALLEL_FROM, PROCESSES, Encoded, decode_all
 from uqgan.data.folder import ENDINGS, shown
 from uqgan.data.look import Broken, Look, as_seen, pixels, without_pillow_limit
 from uqgan.errors import UsageError
@@ -20,20 +20,20 @@ ENDINGS_IN_WORDS = "png, jpg, webp or bmp"
 
 
 def look_of(shape: Sequence[int]) -> Look:
-    """How a run whose samples have this shape sees pictures."""
+    """Pixel format of a run whose samples have this shape."""
     if len(shape) != 3:
         raise UsageError("the run takes points in the plane, which no picture is (in Python: run.predict(points))")
     return Look(shape[-1], shape[0])
 
 
 def look_in_words(look: Look) -> str:
-    """What is done to a picture before a network sees it."""
+    """Preprocessing of pictures as text."""
     size, colours = look.size, "grey" if look.channels == 1 else "RGB"
     return f"turned by EXIF, short side fitted to {size} pixels, cropped to the middle {size} × {size}, {colours}"
 
 
 def as_samples(x: Any, shape: tuple[int, ...]) -> Any:
-    """Files and Pillow images, one or a list of them, as uint8 samples of that shape; anything else as it is."""
+    """Files and Pillow images, one or a list of them, as uint8 samples of that shape; anything else unchanged."""
     from PIL import Image
 
     given = list(x) if isinstance(x, list | tuple) else [x]
@@ -78,9 +78,9 @@ def _pixels_of(picture: Any, row: int, look: Look) -> Any:
 
 
 class Sources:
-    """Files to read: named ones, those in and below folders, those that match patterns, and lists of such.
+    """Files given by name, by folder, by pattern, or in a list.
 
-    They are found anew each time, in the same order, so that any number of them takes no memory.
+    Each iteration searches again, in the same order, so that memory does not grow with their number.
     """
 
     def __init__(self, words: Sequence[str], listed: IO[bytes] | None = None) -> None:
@@ -88,7 +88,7 @@ class Sources:
         self.list = _kept(listed) if listed and "-" in words else None
 
     def __iter__(self) -> Iterator[str]:
-        """The files, named alike each time. A word that names nothing is refused; one of a list is given as it is."""
+        """Iterate over the files; an argument that matches nothing is refused, an entry of a list is not checked."""
         for word in self.words:
             if word == "-" and self.list:
                 self.list.seek(0)
@@ -104,7 +104,7 @@ class Sources:
             self.list.close()
 
     def count(self) -> int:
-        """Number of files; at least one, or it is an error."""
+        """Number of files; none is an error."""
         n = sum(1 for _ in self)
         if not n:
             places = ", ".join("the list" if word == "-" else shown(Path(word)) for word in self.words)
@@ -112,7 +112,7 @@ class Sources:
         return n
 
     def folders(self) -> list[Path]:
-        """Folders that files are looked for in."""
+        """Folders that are searched for files."""
         heads = [word.partition("*")[0].partition("?")[0].partition("[")[0] for word in self.words if word != "-"]
         tops = [head if os.path.isdir(head) else os.path.dirname(head) for head in heads]  # noqa: PTH112, PTH120
         walked = [word for word in self.words if _is_folder(word)]
@@ -121,7 +121,7 @@ class Sources:
 
 
 def _kept(listed: IO[bytes]) -> IO[bytes]:
-    """Temporary copy of a list from a pipe, which can be read again."""
+    """Temporary copy of a list from a pipe, which can be read repeatedly."""
     kept = tempfile.TemporaryFile()  # noqa: SIM115  # read as long as the sources are
     for line in listed:
         kept.write(line)
@@ -129,7 +129,7 @@ def _kept(listed: IO[bytes]) -> IO[bytes]:
 
 
 def files_of(word: str) -> Iterator[str]:
-    """Files that a word of the command line stands for."""
+    """Files that a command-line argument refers to."""
     if _is_folder(word):
         yield from below(word)
     elif os.path.lexists(word):
@@ -153,7 +153,7 @@ def _matching(pattern: str) -> Iterator[str]:
 
 
 def below(folder: str, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[str]:
-    """Pictures in and below a folder, by name; nothing hidden, and no link that leads back up."""
+    """Pictures in and below a folder, sorted by name, without hidden ones; links to a folder above are not followed."""
     try:
         above = above or frozenset(_identity(str(each)) for each in Path(folder).resolve().parents)
         here = above | {_identity(folder)}
@@ -188,17 +188,17 @@ def _size(file: str) -> int:
 
 
 def processes_for(files: Iterable[str]) -> int:
-    """Number of processes that it pays to decode these files with."""
+    """Number of processes to decode these files with: 1 where starting workers takes longer than decoding."""
     cost = 0.0
-    for file in islice(files, PAYS_FROM):
-        cost += 1 + _size(file) / COSTLY
-        if cost >= PAYS_FROM:
+    for file in islice(files, PARALLEL_FROM):
+        cost += 1 + _size(file) / BYTES_PER_COST
+        if cost >= PARALLEL_FROM:
             return min(int(joblib.cpu_count()), PROCESSES)
     return 1
 
 
 def batches_of(files: Iterable[str], size: int) -> Iterator[list[str]]:
-    """Files in lists of one length, the last one shorter."""
+    """Files in lists of equal length, the last one possibly shorter."""
     files = iter(files)
     while batch := list(islice(files, size)):
         yield batch

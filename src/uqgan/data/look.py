@@ -1,4 +1,4 @@
-"""How a picture is seen: from encoded bytes, or an opened picture, to uint8 pixels as a network takes them."""
+"""Preprocessing: from encoded bytes, or an opened picture, to uint8 pixels as network input."""
 
 import io
 import os
@@ -17,42 +17,42 @@ if TYPE_CHECKING:
 
 Pixels = npt.NDArray[np.uint8]
 GREY = ("1", "L", "LA", "I", "I;16", "I;16B")
-"""Modes of pictures without colour."""
+"""Pillow's modes of grey pictures."""
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
-LARGEST = 100_000_000
-"""Most pixels of a picture; a few kilobytes can claim to be more than any memory holds."""
-LARGEST_FILE = 2**30
-AT_ONCE = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-"""How files are opened: a pipe that nobody writes into is no reason to wait."""
-LONGEST = 8
-"""Ratio of a picture's sides from which on its middle is cut out before it is resized, not after."""
+MOST_PIXELS = 100_000_000
+"""Limit of pixels per picture; a few kilobytes can decode to more than any memory holds."""
+MOST_BYTES = 2**30
+OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+"""Flags for opening files; without blocking, as a named pipe may have no writer."""
+CROP_FIRST_FROM = 8
+"""Aspect ratio above which a picture is cropped before it is resized, not afterwards."""
 
 
 class Broken(Exception):
-    """A picture that cannot be decoded, and why, in words."""
+    """A picture cannot be decoded; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """How pictures of a set are brought to the form a network takes."""
+    """Preprocessing of a set's pictures: size, channels and orientation of a network's input."""
 
     size: int
     channels: int
     transposed: bool = False
-    """Stored with rows and columns exchanged, as EMNIST is."""
+    """Whether files have rows and columns exchanged, as EMNIST's have."""
     inverted: bool = False
-    """Stored black on white, as Omniglot is, and wanted white on black."""
+    """Whether files are black on white, as Omniglot's are, to be inverted."""
 
 
 def bytes_of(file: Path | str) -> bytes:
     """Content of a picture file."""
     try:
-        number = os.open(file, AT_ONCE)
+        number = os.open(file, OPEN_FLAGS)
         try:
             found = os.fstat(number)
             if not stat.S_ISREG(found.st_mode):
                 raise Broken("is a directory" if stat.S_ISDIR(found.st_mode) else "not a regular file")
-            if found.st_size > LARGEST_FILE:
+            if found.st_size > MOST_BYTES:
                 raise Broken("a file of more than 1 GiB")
             data = os.read(number, found.st_size)
             while len(data) < found.st_size and (more := os.read(number, found.st_size - len(data))):
@@ -66,9 +66,9 @@ def bytes_of(file: Path | str) -> bytes:
 
 
 def pixels(data: bytes, look: Look) -> Pixels:
-    """Pixels (channels, size, size) of an encoded picture; of the first frame if it is animated.
+    """Pixels (channels, size, size) of an encoded picture, of the first frame if it is animated.
 
-    For use within `without_pillow_limit`.
+    To be called within `without_pillow_limit`.
     """
     with _opened(data) as image:
         return as_seen(image, look)
@@ -84,7 +84,7 @@ def describe(data: bytes) -> tuple[tuple[int, int], bool]:
 
 @contextmanager
 def _opened(data: bytes) -> Iterator["Image"]:
-    """Picture of these bytes; whatever is wrong with it is raised as `Broken`."""
+    """Pillow image of these bytes; all errors are raised as `Broken`."""
     from PIL import Image
 
     try:
@@ -98,7 +98,7 @@ def _opened(data: bytes) -> Iterator["Image"]:
 
 @contextmanager
 def without_pillow_limit() -> Iterator[None]:
-    """Turn off Pillow's limit on the number of pixels, which only warns: `LARGEST` decides."""
+    """Turn off Pillow's limit of pixels, which only warns; `MOST_PIXELS` is the limit instead."""
     from PIL import Image
 
     before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
@@ -109,13 +109,13 @@ def without_pillow_limit() -> Iterator[None]:
 
 
 def as_seen(image: "Image", look: Look) -> Pixels:
-    """Pixels upright, without transparency, grey or RGB, resized with antialiasing, as in the paper's preprocessing."""
+    """Preprocessed pixels: upright, without transparency, grey or RGB, resized with antialiasing as in the paper."""
     width, height = image.size
-    if width * height > LARGEST:
-        raise Broken(f"{width:,} × {height:,} pixels, more than {LARGEST:,}")
-    image.draft(None, (2 * look.size, 2 * look.size))  # a large JPEG needn't be unpacked in full
+    if width * height > MOST_PIXELS:
+        raise Broken(f"{width:,} × {height:,} pixels, more than {MOST_PIXELS:,}")
+    image.draft(None, (2 * look.size, 2 * look.size))  # decode a large JPEG at reduced size
     image.load()
-    image = _squared(_flat(_upright(image)), look.size)
+    image = _square(_opaque(_upright(image)), look.size)
     if look.channels == 1 and image.mode != "L":
         image = image.convert("L")
     x = np.frombuffer(image.tobytes(), np.uint8).reshape(look.size, look.size, -1).transpose(2, 0, 1)
@@ -127,7 +127,7 @@ def as_seen(image: "Image", look: Look) -> Pixels:
 
 
 def _upright(image: "Image") -> "Image":
-    """Image rotated as the camera was held."""
+    """Image rotated by its EXIF orientation."""
     from PIL import ImageOps
 
     if "exif" in image.info or "Raw profile type exif" in image.info:
@@ -135,7 +135,7 @@ def _upright(image: "Image") -> "Image":
     return image
 
 
-def _flat(image: "Image") -> "Image":
+def _opaque(image: "Image") -> "Image":
     """Image in mode L or RGB: 16 bits become 8, transparency becomes white, other colour spaces become RGB."""
     from PIL import Image
 
@@ -152,13 +152,13 @@ def _flat(image: "Image") -> "Image":
     return image.convert("RGB")
 
 
-def _squared(image: "Image", size: int) -> "Image":
-    """Image resized so that the shorter side fits, and cropped to the middle of the longer one."""
+def _square(image: "Image", size: int) -> "Image":
+    """Image resized to fit the shorter side, with the longer one cropped to its middle."""
     from PIL import Image
 
     width, height = image.size
     short = min(width, height)
-    if max(width, height) > LONGEST * short:
+    if max(width, height) > CROP_FIRST_FROM * short:
         image = _middle(image, short)
         width = height = short
     fitted = (size * width // short, size * height // short)

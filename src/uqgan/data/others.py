@@ -1,4 +1,4 @@
-"""Pictures to test a trained run on, other than its own: folders of class folders, folders of OoD pictures, arrays."""
+"""Other test pictures for a trained run: folders of class folders, folders of OoD pictures, arrays."""
 
 import hashlib
 import os
@@ -25,7 +25,7 @@ from uqgan.samples import checked_samples
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a run takes, and what it has seen."""
+    """Input of a run: its classes, the shape of its samples, and the record of samples it has seen."""
 
     class_names: tuple[str, ...]
     shape: tuple[int, ...]
@@ -38,17 +38,17 @@ class Inputs:
 
     @property
     def classes(self) -> str:
-        """The classes in words."""
+        """Names of the classes as text."""
         return shortened(self.class_names)
 
 
 def shortened(names: Sequence[str]) -> str:
-    """The first names, and how many more there are."""
+    """Text with the first names and the number of further ones."""
     return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
 
 
 def other_task(name: str, title: str, inputs: Inputs, known: Decoded, ood: Mapping[str, Decoded]) -> Task:
-    """Task with nothing to train on, to be tested on these pictures."""
+    """Task without training data, to be tested on these pictures."""
     if "all" in ood:
         raise UsageError("ood = all: that is what all sets together are called (choose another name)")
     nothing = Dataset(known.x[:0], known.y[:0])
@@ -73,16 +73,16 @@ def other_task(name: str, title: str, inputs: Inputs, known: Decoded, ood: Mappi
 
 
 def lacking(class_names: Sequence[str], y: Tensor) -> list[str]:
-    """Sentence about the classes without a picture; none if there are none."""
+    """Sentence about the classes without a picture; empty if all have some."""
     counts = y.bincount(minlength=len(class_names)).tolist()
     absent = [name for name, n in zip(class_names, counts, strict=True) if not n]
     return [f"no test pictures of {shortened(absent)}"] if absent else []
 
 
 def unseen(pictures: Decoded, part: str, inputs: Inputs) -> Decoded:
-    """Pictures that no part for training, validation or calibration held; those tested before come first.
+    """Pictures that were not used for training, validation or calibration; those tested before come first.
 
-    In that order the pictures of a folder that was only moved give the very scores that they gave before.
+    In this order the scores of a folder that was only moved are exactly the same as before.
     """
     title, seen = part.replace("/", " ", 1), inputs.seen
     if seen is None:
@@ -101,7 +101,7 @@ def unseen(pictures: Decoded, part: str, inputs: Inputs) -> Decoded:
 
 
 def known_pictures(source: Any, inputs: Inputs) -> tuple[Decoded, dict[str, Decoded]]:
-    """Pictures of known classes in a folder or arrays (x, y), and the OoD sets that lie in the folder's ood/."""
+    """Pictures of known classes in a folder or arrays (x, y), and the OoD sets in the folder's ood/."""
     if isinstance(source, str | os.PathLike):
         return of_folder(_folder(source, "test", inputs), inputs)
     if not (isinstance(source, tuple) and len(source) == 2):
@@ -113,7 +113,7 @@ def known_pictures(source: Any, inputs: Inputs) -> tuple[Decoded, dict[str, Deco
 
 
 def foreign_pictures(name: str, source: Any, inputs: Inputs) -> Decoded:
-    """Pictures of an OoD set: all that lie in and below a folder, or an array."""
+    """Pictures of an OoD set: all pictures in and below a folder, or an array."""
     if not isinstance(source, str | os.PathLike):
         x = _samples(source, f"ood {name}", inputs)
         return Decoded(x, torch.zeros(len(x), dtype=torch.long), ("foreign",))
@@ -124,7 +124,7 @@ def foreign_pictures(name: str, source: Any, inputs: Inputs) -> Decoded:
 
 
 def of_folder(root: Path, inputs: Inputs) -> tuple[Decoded, dict[str, Decoded]]:
-    """Pictures of known classes under ROOT/test/ if there is one, else ROOT itself, else ROOT/train/; sets in ood/."""
+    """Pictures of known classes in ROOT/test/ if it exists, or else in ROOT or ROOT/train/; OoD sets in ood/."""
     levels, top = levels_in(root)
     classes = {level: folder for level, folder in levels.items() if shown(Path(folder.name)) in inputs.class_names}
     for level, folder in classes.items():  # a class may be called like a level

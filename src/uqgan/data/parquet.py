@@ -16,7 +16,7 @@ from uqgan.data.look import Look
 from uqgan.errors import UsageError, count
 
 BATCH = 1024
-"""Rows that are read at once."""
+"""Number of rows per read."""
 
 
 def count_rows(files: Sequence[Path]) -> list[int]:
@@ -25,7 +25,7 @@ def count_rows(files: Sequence[Path]) -> list[int]:
 
 
 def read_pictures(files: Sequence[Path], name: str) -> Iterator[list[Encoded]]:
-    """Encoded pictures of a column, which may also be called image, in batches."""
+    """Encoded pictures, in batches, of the column with this name, or else of the column image."""
     for file in files:
         opened = _open(file)
         column = _column(opened, file, name, "image")
@@ -34,7 +34,7 @@ def read_pictures(files: Sequence[Path], name: str) -> Iterator[list[Encoded]]:
 
 
 def read_labels(files: Sequence[Path], name: str) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
-    """Labels of a column, which may also be called label, and the names of all classes."""
+    """Labels of the column with this name, or else of the column label, and the names of all classes."""
     names = _class_names(_open(files[0]).schema_arrow, name)
     labels = []
     for file in files:

@@ -1,4 +1,4 @@
-"""What a run has seen: fingerprints of the samples in each part of its task, and changed data divided by them."""
+"""Record of the samples that a run has seen: fingerprints per part of its task, and changed data assigned by them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from uqgan.errors import UsageError
 from uqgan.files import read_arrays, write_arrays
 
 KNOWN, FOREIGN = ("test", "train", "validation", "calibration"), ("ood", "ood_validation", "outliers")
-"""Parts of a task; those of the OoD sets have one for each set, such as `ood/noise`."""
+"""Parts of a task; each of the latter has one part per OoD set, such as `ood/noise`."""
 USED = "left out because training, validation, calibration or studies used them"
 Rows = npt.NDArray[np.intp]
 
@@ -43,7 +43,7 @@ class Seen:
 
     @property
     def kept(self) -> Prints:
-        """Fingerprints of all parts but `test` and `ood`: of samples that no test may hold."""
+        """Fingerprints of all parts except `test` and `ood`: samples that no test may contain."""
         return np.concatenate([prints for part, prints in self.parts.items() if not _tested(part)])
 
     def agrees(self, task: Task) -> bool:
@@ -67,7 +67,7 @@ class Seen:
 
 
 def file_names(task: Task, parts: Mapping[str, Decoded], ood: Mapping[str, Decoded]) -> dict[str, tuple[str, ...]]:
-    """File of each sample of a task made of these pictures, by part."""
+    """File of each sample of a task made from these pictures, by part."""
     first = [parts[level] for level in ("test", "val", "train") if level in parts]
     sources = [*first, *ood.values()]
     names = [name for source in sources for name in source.sources]
@@ -77,11 +77,11 @@ def file_names(task: Task, parts: Mapping[str, Decoded], ood: Mapping[str, Decod
     rows = {part: rows_of(fingerprints(x), prints) for part, x in samples_of(task).items()}
     found = {part: tuple(names[row] for row in each) for part, each in rows.items()}
     given = parts["test"].sources if "test" in parts else ()
-    return found | ({"test": given} if len(given) == len(task.test) else {})  # equal pictures by their own names
+    return found | ({"test": given} if len(given) == len(task.test) else {})  # names of equal pictures differ
 
 
 def rows_of(wanted: Prints, prints: Prints) -> Rows:
-    """Row of each wanted fingerprint, in the order wanted; those that are nowhere are passed over."""
+    """Row of each requested fingerprint, in the requested order; absent ones are skipped."""
     if not len(prints):
         return np.zeros(0, np.intp)
     known, first = np.unique(prints, return_index=True)
@@ -91,16 +91,17 @@ def rows_of(wanted: Prints, prints: Prints) -> Rows:
 
 
 def new_rows(prints: Prints, known: Prints) -> Rows:
-    """Rows with a fingerprint that is not known, the first of each."""
+    """Rows with an unknown fingerprint, the first row of each."""
     fresh = np.zeros(len(prints), bool)
     fresh[np.unique(prints, return_index=True)[1]] = True
     return np.flatnonzero(fresh & ~np.isin(prints, known))
 
 
 def as_trained(task: Task, seen: Seen, class_names: tuple[str, ...]) -> tuple[Task, str]:
-    """A task of data that changed, with every picture in the part where the run had it, and a note about the change.
+    """Task of changed data, with every picture in the same part as in training, and a note about the change.
 
-    New pictures are tested: all of them where the test samples were drawn from the others, else those given for it.
+    New pictures are tested: all of them where the test samples were drawn from the training data, otherwise those
+    supplied as test data.
     """
     x, number = samples_of(task), torch.tensor([class_names.index(name) for name in task.class_names])
     y = number[torch.cat([getattr(task, part).y for part in KNOWN])]
@@ -136,14 +137,14 @@ def as_trained(task: Task, seen: Seen, class_names: tuple[str, ...]) -> tuple[Ta
 
 
 def _divide(prints: Prints, parts: Sequence[str], seen: Seen, tested: int) -> dict[str, Rows]:
-    """Rows of each part as the run had it; the first part, for tests, also gets those that are new, up to `tested`."""
+    """Rows of each part as in training; the first part, for tests, also gets new rows up to index `tested`."""
     rows = {part: rows_of(seen.parts.get(part, prints[:0]), prints) for part in parts}
     fresh = new_rows(prints, seen.everything)
     return rows | {parts[0]: np.concatenate([rows[parts[0]], fresh[fresh < tested]])}
 
 
 def _change(title: str, prints: Prints, seen: Seen) -> str:
-    """What changed since the run was trained, in numbers."""
+    """Sentence with the numbers of pictures that changed since the run was trained."""
     new, gone = (len(np.setdiff1d(*pair)) for pair in ((prints, seen.everything), (seen.everything, prints)))
     known = len(np.intersect1d(prints, seen.kept))
     return f"{title}: changed since the run was trained: pictures new: {new:,}, gone: {gone:,}, {USED}: {known:,}"

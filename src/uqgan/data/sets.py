@@ -1,4 +1,4 @@
-"""A set of the paper, in the form a network takes: found, decoded, and cached."""
+"""A data set of the paper as tensors: found, decoded, and cached."""
 
 from bisect import bisect
 from collections.abc import Sequence
@@ -20,9 +20,10 @@ from uqgan.errors import count
 def load_split(
     name: str, split: str, size: int, channels: int, root: Path, skip_broken: bool = False, say: Say = silent
 ) -> Decoded:
-    """Pictures of a split that is on this machine, decoded once."""
+    """Pictures of a split on this machine, decoded once and cached."""
     repository = REPOSITORIES[name]
-    files, look, columns = files_of(name, split, root), repository.look(size, channels), repository.columns
+    files, columns = files_of(name, split, root), repository.columns
+    look = repository.look(size, channels)
 
     def decode() -> Decoded:
         say(f"decoding {name}, {split}: {count(sum(count_rows(files)), 'picture')}, once")
@@ -36,7 +37,7 @@ def load_split(
 def load_part(
     name: str, part: str, size: int, channels: int, root: Path, skip_broken: bool = False, say: Say = silent
 ) -> Decoded | None:
-    """Pictures of all splits that make up `train` or `test`; None if there are none on this machine."""
+    """Pictures of all splits that form `train` or `test`; None if there are none on this machine."""
     whole = None
     for split in splits_of(name, part, root):
         decoded = load_split(name, split, size, channels, root, skip_broken, say)
@@ -56,7 +57,7 @@ def decode_files(files: Sequence[Path], columns: Sequence[str], look: Look) -> D
 
 
 def in_order(decoded: Decoded, official: tuple[str, ...]) -> Decoded:
-    """Pictures with classes numbered as in `official`, if they have these classes."""
+    """Pictures with classes renumbered in the order of `official`, if these are their classes."""
     if decoded.class_names == official or set(decoded.class_names) != set(official):
         return decoded
     number = torch.tensor([official.index(name) for name in decoded.class_names])
@@ -64,7 +65,7 @@ def in_order(decoded: Decoded, official: tuple[str, ...]) -> Decoded:
 
 
 def with_new_classes(whole: Decoded, more: Decoded, title: str) -> Decoded:
-    """Both splits, the second only with classes that the first lacks: of others it may hold the same pictures again."""
+    """Union of two splits, the second only with classes absent from the first: of others it may repeat pictures."""
     new = ~torch.isin(more.y, whole.y)
     n = int((~new).sum())
     why = "its class is" if n == 1 else "their classes are"

@@ -1,6 +1,6 @@
-"""The paper's sets of pictures: a table of them, and where their Parquet files are on this machine.
+"""The paper's data sets: a table of them, and their Parquet files on this machine.
 
-Files of a split are called SPLIT-*.parquet and lie in ROOT/NAME or ROOT/NAME/CONFIGURATION.
+Files of a split are ROOT/NAME/SPLIT-*.parquet or ROOT/NAME/CONFIGURATION/SPLIT-*.parquet.
 """
 
 import os
@@ -17,32 +17,32 @@ from uqgan.files import cache_folder
 
 @dataclass(frozen=True)
 class Repository:
-    """A set of pictures: its repository on the hub, the names of its columns there, how its pictures are stored."""
+    """A data set: its repository on the hub, the names of its columns there, and how its pictures are stored."""
 
     hub: str | None
     """Repository id; None where no faithful copy is known."""
     config: str
     """Configuration, which is the folder of its files."""
     image: str = "image"
-    """Column of pictures on the hub; copies placed by hand may call it image."""
+    """Column of pictures on the hub; in copies placed by hand it may be image."""
     label: str = "label"
-    """Column of labels on the hub; copies placed by hand may call it label."""
+    """Column of labels on the hub; in copies placed by hand it may be label."""
     train: tuple[str, ...] = ("train", "train_ood", "train_subset")
-    """Splits to train with; the second and third are parts of a set, for classes that those before lack."""
+    """Splits to train with; later ones are used only for classes that are absent from the earlier ones."""
     test: tuple[str, ...] = ("test",)
-    """Splits to test with, of which the first that is found counts."""
+    """Splits to test with; the first one found is used."""
     revision: str = "main"
     verified: bool = False
-    """Whether files fetched from the hub were read with this row; the others follow the hub's own pages."""
+    """Whether files from the hub have been read with this row; otherwise it follows the documentation of the hub."""
     transposed: bool = False
     """Whether rows and columns of the pictures are exchanged."""
     inverted: bool = False
     """Whether the pictures are black on white."""
     size: int = 32
-    """Pixels per side at which the set alone is shown; a task may want another."""
+    """Pixels per side at which the set is shown on its own; a task may use another size."""
     channels: int = 3
     class_order: str = ""
-    """File in this folder with the class names in the paper's order; empty if the set itself has this order."""
+    """File with the class names in the paper's order, in this package; empty if the set itself has this order."""
 
     @property
     def columns(self) -> tuple[str, str]:
@@ -74,14 +74,14 @@ REPOSITORIES: dict[str, Repository] = {
     "tiny-imagenet": Repository(
         "zh-plus/tiny-imagenet", "data", test=("val", "valid"), size=64, class_order="tiny_imagenet_classes.txt"
     ),
-    # The hub has LSUN's test pictures only shrunk to 32 pixels without the paper's centre crop: another set.
+    # The hub has LSUN's test pictures only resized to 32 pixels without the paper's centre crop, which differ.
     "lsun": Repository(None, "data"),
 }
 """All sets that the paper trains or tests on, by the name that tasks and commands use."""
 
 
 def data_root(root: str | Path | None = None) -> Path:
-    """Folder of the sets: as requested, or UQGAN_DATA, or the one that `uqgan data fetch` fills; it must exist."""
+    """Folder of the sets: the requested one, or UQGAN_DATA, or the one that `uqgan data fetch` fills; it must exist."""
     place = configured_root(root)
     if place != cache_folder() / "data" and not os.path.isdir(place):  # noqa: PTH112
         raise UsageError(f"{'--data-root' if root else 'UQGAN_DATA'} = {place}: no such folder")
@@ -89,7 +89,7 @@ def data_root(root: str | Path | None = None) -> Path:
 
 
 def configured_root(root: str | Path | None = None) -> Path:
-    """Folder of the sets, whether it exists or not."""
+    """Folder of the sets, which need not exist."""
     return Path(root or os.environ.get("UQGAN_DATA") or cache_folder() / "data")
 
 
@@ -99,7 +99,7 @@ def folder_of(name: str, root: Path) -> Path:
 
 
 def files_of(name: str, split: str, root: Path) -> list[Path]:
-    """Files of a split, in order; none if it isn't on this machine."""
+    """Files of a split, in order; empty if it is not on this machine."""
     folder = folder_of(name, root)
     for place in (folder, folder / REPOSITORIES[name].config):
         files = sorted(place.glob(f"{split}-*.parquet"))
@@ -112,7 +112,7 @@ def files_of(name: str, split: str, root: Path) -> list[Path]:
 
 
 def splits_of(name: str, part: str, root: Path) -> list[str]:
-    """Splits on this machine that make up `train` or `test`."""
+    """Splits on this machine that form `train` or `test`."""
     found = [split for split in getattr(REPOSITORIES[name], part) if files_of(name, split, root)]
     return found if part == "train" else found[:1]
 
@@ -123,7 +123,7 @@ def rows_of(name: str, split: str, root: Path) -> int:
 
 
 def how_to_get(name: str, root: Path) -> str:
-    """Sentence that names both ways to get a set: to fetch it, and to place its files by hand."""
+    """Advice with both ways to get a set: to fetch it, and to place its files by hand."""
     repository = REPOSITORIES[name]
     files = f"{repository.train[0]}-*.parquet and {repository.test[0]}-*.parquet"
     by_hand = f"place {files} with columns {repository.image} and {repository.label} in {folder_of(name, root)}"

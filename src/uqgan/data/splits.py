@@ -1,4 +1,4 @@
-"""A task, and how whole training and test sets are split into its parts, by a seed and alike on every platform."""
+"""A task, and the seeded split of whole training and test sets into its parts, the same on every platform."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,19 +12,19 @@ from uqgan.errors import UsageError
 from uqgan.shapes import Probs
 
 VALIDATION_SHARE = 0.2
-"""Share of the training data, as in the paper; half of it selects checkpoints, half is left for thresholds."""
+"""Share of the training data, as in the paper; half of it selects checkpoints, half is reserved for thresholds."""
 OOD_VALIDATION_SHARE = 0.3
-"""Share of the OoD sets' training data; the rest is what oracles may train on."""
+"""Share of the OoD sets' training data; oracles may train on the rest."""
 FEW, IMBALANCED = 50, 10
-"""A class with fewer pictures is warned about, and so are classes whose sizes differ by a larger factor."""
+"""Limits for warnings: fewer pictures per class, and a larger ratio between the sizes of two classes."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a method is trained and tested on.
+    """The data sets that a method is trained and tested on.
 
-    No sample is in two of these sets, not even as a duplicate with equal pixels; only the test data, `test` and `ood`,
-    keep the duplicates that they have.
+    No sample is in two of them, not even as a duplicate with equal pixels; only the test data, `test` and `ood`, may
+    contain duplicates.
     """
 
     name: str
@@ -41,11 +41,11 @@ class Task:
     ood_validation: dict[str, Tensor]
     """For studies, sweeps and the joint detector."""
     outliers: dict[str, Tensor]
-    """What the oracles may train on."""
+    """Outliers that oracles train on, by the name of their set."""
     flip: bool = False
     """Whether training mirrors images at random."""
     missing: dict[str, str] = field(default_factory=dict)
-    """OoD sets that belong to the task but aren't on this machine, with how to get them. Every table says so."""
+    """OoD sets of the task that are not on this machine, with advice on how to get them; every table lists them."""
     notes: tuple[str, ...] = ()
     """Choices made, deviations from the paper, warnings."""
     digest: str = ""
@@ -53,7 +53,7 @@ class Task:
     files: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """File names of pictures that came from folders, by part: `test`, `ood/NAME`, … (`data.seen.samples_of`)."""
     drawn_test: bool = False
-    """Whether the test samples were drawn from the pictures for training, rather than given apart."""
+    """Whether the test samples were split off the training pictures, rather than supplied separately."""
     posterior: Callable[[Tensor], Probs] | None = field(default=None, compare=False)
     """The true p(y|x), where it is known."""
 
@@ -89,11 +89,10 @@ def split_task(
     missing: Mapping[str, str] | None = None,
     notes: tuple[str, ...] = (),
 ) -> Task:
-    """Task with the paper's splits: first the whole training set is cut, then the known classes are chosen.
+    """Task with the paper's splits: the whole training set is split first, then the known classes are selected.
 
-    Where only part of the official training set is on the machine, that part is cut: the shares are the paper's, the
-    samples are not. Training samples that duplicate test samples are removed after the cut, so that all others stay
-    where they are.
+    Where only part of the official training set is on the machine, that part is split: the shares are the paper's, the
+    samples are not. Duplicates of test samples are removed after the split, so that it does not depend on them.
     """
     indices = cut(len(train), seed)
     if known is not None:
@@ -122,7 +121,7 @@ def split_task(
 
 
 def distinct(task: Task) -> Task:
-    """The task without training samples that duplicate one of an earlier part; test data come first."""
+    """Task without samples that duplicate one of an earlier part; test data come first and are kept."""
     seen = [task.train, task.validation, task.calibration]
     foreign = [*task.outliers.values(), *task.ood_validation.values()]
     sets = [task.test.x, *task.ood.values(), *(data.x for data in seen), *foreign]
@@ -174,7 +173,7 @@ def cut_ood(ood_train: Mapping[str, Tensor], seed: int) -> tuple[dict[str, Tenso
 
 
 def cut_by_class(y: Tensor, share: float, seed: int, at_least: int = 1) -> tuple[Tensor, Tensor]:
-    """Indices of the rest and of the share, which takes the same part of every class: for small sets."""
+    """Stratified random split into the indices of the rest and of the share, for small sets."""
     order = permutation(len(y), seed)
     rest, part = [], []
     for k in sorted(set(y.tolist())):

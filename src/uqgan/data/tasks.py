@@ -25,7 +25,7 @@ from uqgan.samples import as_path, brief, check_seed
 __all__ = ["TASKS", "Outline", "Task", "is_user_data", "load_task", "parse_classes", "split_task"]
 
 LARGE = 2**30
-"""Bytes of pictures from which on the memory needed is announced."""
+"""Size of the decoded pictures, in bytes, from which on the memory they need is announced."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,15 @@ class Outline:
     ood: tuple[str, ...] = ()
     """Further OoD sets, in the paper's order."""
     size: int = 32
-    """Pixels per side that the network takes."""
+    """Pixels per side of the network's input."""
     channels: int = 3
-    """Channels that the network takes."""
+    """Channels of the network's input."""
     flip: bool = False
     """Whether training mirrors pictures at random."""
     make: Callable[[str, str, Sequence[int], int], Task] | None = None
-    """Makes a task that needs no files from its name, title, known classes and seed."""
+    """Factory for tasks that need no files, from name, title, known classes and seed."""
     near: str = ""
-    """OoD set of the other classes of the same set, where it is not named like the task."""
+    """OoD set with the other classes of the same set, unless it has the name of the task."""
 
 
 TASKS: dict[str, Outline] = {
@@ -76,11 +76,11 @@ TASKS: dict[str, Outline] = {
         "Tiny ImageNet: 0-99 known, 100-199 unknown", range(100), 200, ("svhn", "fashion-mnist", "mnist"), size=64
     ),
 }
-"""All tasks that have a name; those without `make` are the paper's, and named like their set."""
+"""All named tasks; those without `make` are the paper's and have the name of their set."""
 
 
 def is_near(task: str, ood_set: str) -> bool:
-    """Whether an OoD set has the other classes of the task's own set, and not pictures of another kind."""
+    """Whether an OoD set consists of the other classes of the task's data set."""
     family = task.partition("+")[0]
     outline = TASKS.get(family)
     return outline is not None and ood_set.partition("+")[0] == (outline.near or family)
@@ -133,14 +133,14 @@ def load_task(
 
 
 def check_place(name: str) -> None:
-    """Refuse a path where no user-supplied data can be."""
+    """Refuse a path that is neither a folder nor a .npz file."""
     kind = kind_of_place(name)
     if kind != "folder" and not (kind and Path(name).suffix == ".npz"):
         raise no_such_task(name, kind)
 
 
 def no_such_task(name: str, kind: str) -> UsageError:
-    """Error for a name that is no task, and of what else is there under it."""
+    """Error for a name that is neither a task nor user-supplied data."""
     if kind:
         return UsageError(f"task = {name}: is a file: must be a folder of class folders, or a .npz file")
     if os.sep in name or Path(name).suffix == ".npz":
@@ -151,7 +151,7 @@ def no_such_task(name: str, kind: str) -> UsageError:
 
 
 def refuse_look(name: str, image_size: object, channels: object) -> None:
-    """Refuse a size or number of channels for a set or task that has its own."""
+    """Refuse a requested size or number of channels for a set or task where it is fixed."""
     for what, value in (("--image-size", image_size), ("channels", channels)):
         if value is not None:
             raise UsageError(f"{what} = {brief(value)}: has no effect on {name}, only on own pictures (leave it out)")
@@ -206,7 +206,7 @@ def paper_task(
 
 
 def _find(name: str, family: str, root: Path, say: Say) -> None:
-    """Refuse a task whose own set is not on this machine; announce the memory that large sets take."""
+    """Refuse a task whose data set is not on this machine; announce the memory that large sets take."""
     for part, called in (("train", "training"), ("test", "test")):
         if not splits_of(family, part, root):
             raise UsageError(f"task = {name}: no {called} pictures of {family} in {root} ({how_to_get(family, root)})")
@@ -219,7 +219,7 @@ def _find(name: str, family: str, root: Path, say: Say) -> None:
 
 
 def _check_classes(family: str, train: Decoded, test: Decoded, known: Sequence[int], root: Path) -> None:
-    """Refuse a set with another number of classes than the paper's, or without pictures of a known class."""
+    """Refuse a set whose number of classes is not the paper's, or without pictures of a known class."""
     n = TASKS[family].n_classes
     for part, decoded in (("training", train), ("test", test)):
         counts = decoded.y.bincount(minlength=n)
@@ -231,7 +231,7 @@ def _check_classes(family: str, train: Decoded, test: Decoded, known: Sequence[i
 
 
 def _set_notes(family: str, train: Decoded, test: Decoded, root: Path) -> list[str]:
-    """Notes on how the set of a task differs from the official one."""
+    """Notes on differences between the data set of a task and the official one."""
     left_out = _left_out(family, train, test)
     official = REPOSITORIES[family].official_classes()
     if official and train.class_names != official:

@@ -1,4 +1,4 @@
-"""Toys in the plane: Gaussians, two moons, 3 × 3 grids, with their true posterior and outliers around them."""
+"""Toy tasks in the plane: Gaussians, two moons, 3 × 3 grids, with their true posterior and surrounding outliers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from uqgan.data.splits import Task
 from uqgan.shapes import Probs
 
 N, N_TEST = 100_000, 10_000
-"""Points to train with, and of each other part of a task."""
+"""Number of training points, and of points in each other part of a task."""
 OUTLIER_DISTANCE = 4.0
-"""Outliers lie at least this many standard deviations from every mode, or this far (scaled) from the moons."""
+"""Least distance of outliers from every mode, in standard deviations, or (scaled) from the moons."""
 
 
 @dataclass(frozen=True)
 class Gaussians:
-    """A mixture of round Gaussians of equal weight; several may belong to one class."""
+    """A mixture of isotropic Gaussians of equal weight; several may belong to one class."""
 
     means: tuple[tuple[float, float], ...]
     classes: tuple[int, ...]
@@ -52,7 +52,7 @@ class Moons:
     noise: float
 
     def sample(self, n: int, generator: torch.Generator) -> Dataset:
-        """n points in random order, equally many per moon (up to one), evenly along it."""
+        """n points in random order, equally many per moon (up to one), evenly spaced along it."""
         order = permutation(n, int(torch.randint(2**31, (), generator=generator)))
         y = order % 2
         clean = _on_moon(torch.pi * (order // 2) / max(1, (n + 1) // 2 - 1), y)
@@ -68,7 +68,7 @@ class Moons:
         return torch.softmax(torch.stack(log_density, 1), 1)
 
     def distance(self, x: Tensor) -> Tensor:
-        """Distance to the nearer moon, in units in which outliers start at the same number as around Gaussians."""
+        """Distance to the nearer moon, scaled so that `OUTLIER_DISTANCE` applies as for Gaussians."""
         angle = torch.linspace(0, torch.pi, 201)
         moons = torch.cat([_on_moon(angle, torch.tensor(y)) for y in (0, 1)])
         return torch.cdist(x, moons).amin(1) / max(self.noise, 0.15)
@@ -93,7 +93,7 @@ TOYS: dict[str, Gaussians | Moons] = {
 
 
 def sample_outliers(toy: Gaussians | Moons, around: Tensor, n: int, generator: torch.Generator) -> Tensor:
-    """n points, uniform over the data's bounding box and a margin of half its size, away from the data."""
+    """n points away from the data, uniform over the bounding box of the data with a margin of half its size."""
     low, high = around.amin(0), around.amax(0)
     margin = (high - low) / 2
     kept = torch.empty(0, 2)
@@ -104,7 +104,7 @@ def sample_outliers(toy: Gaussians | Moons, around: Tensor, n: int, generator: t
 
 
 def toy_task(name: str, title: str, known: Sequence[int], seed: int) -> Task:
-    """Task of points in the plane, sampled anew for every seed; `known` is not used, as all classes are."""
+    """Task of points in the plane, sampled per seed; all classes are known, whatever `known` says."""
     toy, generator = TOYS[name], torch.Generator().manual_seed(seed)
     train, validation, calibration, test = (toy.sample(k, generator) for k in (N, N_TEST, N_TEST, N_TEST))
     ood, ood_validation, outliers = (

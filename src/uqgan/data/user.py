@@ -1,4 +1,4 @@
-"""User-supplied data as a task: a folder, a .npz file, arrays, or any object that gives (image, label)."""
+"""User-supplied data as a task: a folder, a .npz file, arrays, or any object that returns (image, label)."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ from uqgan.data.arrays import (
 )
 from uqgan.data.cache import content_of
 from uqgan.data.dataset import Dataset, Decoded, Say, refuse_broken, split_indices
-from uqgan.data.duplicates import conflict_notes, duplicates_note, first_copies, torn
+from uqgan.data.duplicates import conflict_notes, duplicates_note, first_copies, in_several_classes
 from uqgan.data.folder import NAMED, SAMPLE, Listing, load_listing, read_layout, shown, usual_look
 from uqgan.data.look import GREY, Broken, Look, as_seen
 from uqgan.data.seen import file_names
@@ -33,14 +33,14 @@ from uqgan.data.splits import VALIDATION_SHARE, Task, class_warnings, cut_by_cla
 from uqgan.errors import UsageError, count
 
 SIZES = (32, 64)
-"""Image sizes that the networks take."""
+"""Image sizes that the networks accept."""
 TEST_SHARE = 0.2
 OOD_TEST_SHARE = 0.5
-"""Share of the OoD pictures to test with; the rest is for studies and oracles."""
-FEWEST = 5
-"""Least pictures per class."""
+"""Share of the OoD pictures used for tests; the rest is for studies and oracles."""
+LEAST_PER_CLASS = 5
+"""Least number of pictures per class."""
 MANY = 10_000
-"""Pictures from which on large ones are resized to 64 pixels."""
+"""Least number of pictures for an image size of 64 pixels."""
 
 
 def task_of_folder(
@@ -119,7 +119,7 @@ def task_of_pairs(
 
 
 def look_of_items(source: Any) -> tuple[int, int]:
-    """Median of the shorter side, and channels, of a sample of the items: grey only if all of them are."""
+    """Median of the shorter side, and number of channels, of a sample of the items; grey only if all of them are."""
     rows = range(0, len(source), max(1, len(source) // SAMPLE))
     pictures = [picture_of(as_pair(source[row])[0]) for row in rows]
     grey = all(each.mode in GREY for each in pictures)
@@ -155,7 +155,7 @@ def task_of_arrays(
 def user_task(
     name: str, title: str, parts: Mapping[str, Decoded], ood: Mapping[str, Tensor], seed: int, notes: Sequence[str]
 ) -> Task:
-    """Task of decoded parts; those that aren't given are cut out of the training pictures, the same share per class."""
+    """Task of decoded parts; missing ones are split off the training pictures, stratified by class."""
     if "all" in ood:
         raise UsageError(f"{title}: has an OoD set named all: that is what all sets together are called (rename it)")
     parts, ood, duplicates = without_duplicates(parts, ood)
@@ -163,9 +163,9 @@ def user_task(
     counts = whole.y.bincount(minlength=len(names)).tolist()
     fewest = names[counts.index(min(counts))]
     why = f" ({duplicates[0]})" if duplicates else ""
-    if min(counts) < FEWEST:
+    if min(counts) < LEAST_PER_CLASS:
         has = f"class {fewest} has {count(min(counts), 'picture')}"
-        raise UsageError(f"{title}: {has}: must have at least {FEWEST}{why}")
+        raise UsageError(f"{title}: {has}: must have at least {LEAST_PER_CLASS}{why}")
     train = Dataset(whole.x, whole.y)
     if "test" in parts:
         test = Dataset(parts["test"].x, parts["test"].y)
@@ -202,9 +202,9 @@ def user_task(
 def without_duplicates(
     parts: Mapping[str, Decoded], ood: Mapping[str, Tensor]
 ) -> tuple[Mapping[str, Decoded], Mapping[str, Tensor], list[str]]:
-    """The first of equal pictures, in the order test/, val/, training, ood/, and notes on those left out.
+    """Parts without duplicates, in the order test/, val/, training, ood/, and notes on those removed.
 
-    A picture that is in several classes is left out altogether: which label is right is not known.
+    All copies of a picture that is in several classes are removed, as the correct label is unknown.
     """
     levels = [level for level in ("test", "val", "train") if level in parts]
     sets = [*(parts[level].x for level in levels), *ood.values()]
@@ -212,7 +212,7 @@ def without_duplicates(
     first = first_copies(sets)
     y = torch.cat([parts[level].y for level in levels])
     in_conflict = torch.zeros(len(first), dtype=torch.bool)
-    in_conflict[: len(y)] = torn(first[: len(y)], y)
+    in_conflict[: len(y)] = in_several_classes(first[: len(y)], y)
     duplicate = first != torch.arange(len(first))
     duplicate[:n_test] = False
     duplicate &= ~in_conflict
@@ -230,7 +230,7 @@ def without_duplicates(
 
 
 def name_of(parts: Sequence[tuple[str, Decoded]], number: int) -> str:
-    """Where a sample, counted through all parts, comes from: its file, or its row and its class."""
+    """Origin of a sample, counted over all parts: its file, or its row and class."""
     level, part = parts[0]
     if number >= len(part.y):
         return name_of(parts[1:], number - len(part.y))
@@ -238,7 +238,7 @@ def name_of(parts: Sequence[tuple[str, Decoded]], number: int) -> str:
 
 
 def choices(task: Task) -> list[str]:
-    """Sentences about classes, size, splits and OoD sets, as found or chosen."""
+    """Sentences about classes, size, splits and OoD sets."""
     channels, size, _ = task.shape
     sizes = {key: len(getattr(task, key)) for key in ("train", "validation", "calibration", "test")}
     foreign = ", ".join(f"{key} {len(x):,}" for key, x in task.ood.items()) or "none (put pictures in ood/NAME/)"
@@ -255,7 +255,7 @@ def choices(task: Task) -> list[str]:
 
 
 def chosen_size(requested: int | None, side: int, n: int) -> int:
-    """Image size as requested, or 64 for many large pictures: few don't carry the larger networks that this needs."""
+    """Requested image size, or else 64 for many large pictures: fewer do not suffice for the larger networks."""
     if requested is not None and (not isinstance(requested, int) or requested not in SIZES):
         raise UsageError(f"--image-size = {requested}: must be one of {', '.join(map(str, SIZES))}")
     return requested or (64 if side >= 48 and n >= MANY else 32)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, cast
 
+import joblib
 import torch
 from torch import Tensor, nn
 
@@ -188,7 +189,8 @@ class Method:
     def _train_rest_in_parallel(self, task: Task, config: Config, log: Log) -> None:
         """On a CPU, train the members after the first in parallel, if the first took long enough."""
         trained = sum(seconds for name, seconds in log.seconds.items() if name not in log.reused)
-        if task.train.x.device.type != "cpu" or config.fresh or trained * (self.members - 1) < PARALLEL_FROM_SECONDS:
+        pays = joblib.cpu_count() > 1 and trained * (self.members - 1) >= PARALLEL_FROM_SECONDS
+        if task.train.x.device.type != "cpu" or config.fresh or not pays:
             return
         keys = {seed: self._key(task, config, seed) for seed in self._seeds(log)[1:]}
         missing = {seed: key for seed, key in keys.items() if not cached_file(NETWORKS, key, task).exists()}
