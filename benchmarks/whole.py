@@ -4,7 +4,7 @@
                                [--json results/speed/whole.json]
 
 Each is one `uqgan train`, from the start of the process to its end, with nothing decoded or compiled before. Then
-`uqgan evaluate`, which finds the pictures decoded. --runs keeps the runs, as benchmarks/quality.py names them.
+`uqgan evaluate`, which finds the pictures decoded. --runs keeps the runs, as `uqgan grid` names them.
 Needs the data (UQGAN_DATA). Settings can be given as for `uqgan train`.
 """
 

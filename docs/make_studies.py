@@ -13,7 +13,7 @@ from uqgan.study_plots import sizes_in_words, study_figure
 
 IMAGES = ROOT / "docs" / "images" / "studies"
 STAND_INS = {
-    "digits": "The embedded digits: they say how the study runs on a CPU, nothing of the paper's sets.",
+    "digits": "The embedded digits on a CPU: they show how the study runs, and say nothing of the paper's sets.",
     "cifar100": "A stand-in for the paper's Tiny ImageNet.",
 }
 """What is to be said of tasks that the paper did not study."""
@@ -60,8 +60,9 @@ chosen settings are trained anew with seeds that the choice has not seen, and th
 
 ## Curves
 
-Made by `make results` from `results/studies/`. OoD sets weigh the same; left axis: solid, right axis: dashed.
-"Agrees": a difference up to {100 * CLOSE:g} percentage points of AUROC counts as none."""
+Made by `make results` from the JSON files of studies in `results/studies/`. OoD sets weigh the same. Left
+axis: filled marks, right axis: hollow ones. "Agrees": a difference up to {100 * CLOSE:g} percentage points counts as
+none."""
 NONE_YET = "None has been recorded yet."
 
 
@@ -86,9 +87,11 @@ def sections(study: str) -> Iterator[str]:
     """A section for each task that a study was run on."""
     for name, curve in curves().items():
         if curve.study == study:
-            title = f"### {STUDIES[study].title[0].upper()}{STUDIES[study].title[1:]}, {set_title(curve.task)}"
-            picture = f"![{STUDIES[study].title} on {set_title(curve.task)}](images/studies/{name}.svg)"
-            yield joined(title, STAND_INS.get(curve.task, ""), picture, verdicts(curve), conditions(curve)).strip()
+            title = f"{STUDIES[study].title} on {set_title(curve.task)}"
+            picture = f"![{title}](images/studies/{name}.svg)"
+            yield joined(
+                f"### {title}", STAND_INS.get(curve.task, ""), picture, verdicts(curve), conditions(curve)
+            ).strip()
 
 
 def verdicts(curve: Curve) -> str:

@@ -6,7 +6,7 @@ All text is in `templates/report.html.jinja`; this module supplies the numbers a
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from torch import Tensor
 
 from uqgan import curves, plots, shields
+from uqgan.contest import Contestant, compare
 from uqgan.data.tasks import Task
 from uqgan.decisions import WORDS, Decisions
 from uqgan.errors import UsageError, count
 from uqgan.evaluation import Outputs, ranking, set_names
 from uqgan.files import write_text
-from uqgan.galleries import Made, galleries, shares
+from uqgan.galleries import Made, extremes, galleries, shares
 from uqgan.health import FAULTS, PER_CLASS
 from uqgan.methods import METHODS, Method
 from uqgan.metrics import Comparison, paired_bootstrap, reliability
@@ -29,11 +30,13 @@ from uqgan.runs import Record, run_titles
 from uqgan.uncertainty import UNITS, Prediction, read_one_vs_all
 
 POINTS_SHOWN, GAPS_SHOWN = 250, 3000
+MANY = 8
+"""Number of runs from which on details are given of one run per method, and only the best is compared with all."""
 
 
 @dataclass(frozen=True)
 class Chapter:
-    """Everything that the page needs of one run."""
+    """Data of one run for the page."""
 
     record: Record
     task: Task
@@ -41,7 +44,7 @@ class Chapter:
     found: dict[str, Any]
     """Result of `evaluation.evaluate`."""
     decisions: Callable[[Prediction], Decisions] | None = None
-    """Decides by the run's calibration; None for pages without decisions."""
+    """Decision function with the run's calibration; None for pages without decisions."""
 
     def __post_init__(self) -> None:
         if len(self.task.test) != len(self.outputs.y):
@@ -65,7 +68,7 @@ class Chapter:
 
 
 def write_report(chapters: list[Chapter], file: Path, title: str = "uqgan report") -> None:
-    """Write the page atomically: a file of that name is always complete."""
+    """Write the page atomically."""
     write_text(file, render(chapters, title))
 
 
@@ -82,7 +85,7 @@ def render(chapters: list[Chapter], title: str) -> str:
 
 
 def by_task(chapters: list[Chapter]) -> list[list[Chapter]]:
-    """Runs grouped by task, those of one method next to each other; otherwise in the given order."""
+    """Runs grouped by task and method, otherwise in the given order."""
     plans = [chapter.record.plan for chapter in chapters]
     tasks, methods = [plan.task for plan in plans], [plan.method for plan in plans]
     ordered = sorted(chapters, key=lambda c: (tasks.index(c.record.plan.task), methods.index(c.record.plan.method)))
@@ -92,18 +95,48 @@ def by_task(chapters: list[Chapter]) -> list[list[Chapter]]:
 def describe_group(group: Sequence[Chapter]) -> dict[str, Any]:
     """Template variables of one task; its runs are compared with the first of them."""
     first, pairs = group[0].outputs, list(zip(group, run_titles([c.record.plan for c in group]), strict=True))
+    alike = contestants(group)
+    many = len(group) >= MANY and len(alike) < len(group)
+    shown = [members[0] for members in alike.values()] if many else list(group)
     return {
+        "contest": compare([contestant(title, members) for title, members in alike.items()])
+        if len(alike) > 1
+        else None,
+        "many": len(group) >= MANY,
+        "left_out": len(group) - len(shown),
         "task": group[0].task,
         "kind": {1: "point", 3: "picture"}[len(group[0].task.shape)],
         "found": [chapter.found for chapter in group],
         "sets": [name for name in set_names(first) if all(name in c.found["scores"]["sets"] for c in group)],
-        "runs": [describe(chapter, title) for chapter, title in pairs],
+        "titles": [title for _, title in pairs],
+        "seeds": [chapter.record.plan.seed for chapter in group],
+        "runs": [describe(chapter, title) for chapter, title in pairs if any(chapter is each for each in shown)],
         "differences": [
             (title, name, result)
-            for chapter, title in pairs[1:]
+            for chapter, title in (pairs[1:] if len(group) < MANY else [])
             for name, result in differences(first, chapter.outputs).items()
         ],
     }
+
+
+def contestants(group: Sequence[Chapter]) -> dict[str, list[Chapter]]:
+    """Runs that differ only by their seed, by a title without it."""
+    alike: dict[Any, list[Chapter]] = {}
+    for chapter in group:
+        plan = chapter.record.plan
+        alike.setdefault((plan.method, *plan.settings.items()), []).append(chapter)
+    titles = run_titles([replace(members[0].record.plan, seed=0) for members in alike.values()])
+    return dict(zip(titles, alike.values(), strict=True))
+
+
+def contestant(title: str, members: Sequence[Chapter]) -> Contestant:
+    return Contestant(
+        title,
+        tuple(chapter.record.plan.seed for chapter in members),
+        tuple(chapter.outputs for chapter in members),
+        tuple(chapter.found for chapter in members),
+        members[0].method.sees_ood,
+    )
 
 
 def describe(chapter: Chapter, title: str) -> dict[str, Any]:
@@ -122,13 +155,14 @@ def describe(chapter: Chapter, title: str) -> dict[str, Any]:
         "shares": shares(chapter.outputs, made) if made else [],
         "why": made[None].why if made else undecided,
         "galleries": galleries(chapter.task, chapter.outputs, made) if has_images else {},
+        "extremes": extremes(chapter.task, chapter.outputs, made) if has_images else {},
         "diagrams": diagrams(chapter),
         "curves": {name: plots.data_uri(curves.training_curves(rows)) for name, rows in stages.items()},
     }
 
 
 def decided(chapter: Chapter) -> tuple[Made, str]:
-    """Decisions on all test samples; where the run's calibration can't decide, none and the reason."""
+    """Decisions on all test samples; if the run's calibration does not allow any, none and the reason."""
     if chapter.decisions is None:
         return {}, ""
     found = [(None, chapter.outputs.test), *chapter.outputs.ood.items()]
@@ -139,7 +173,7 @@ def decided(chapter: Chapter) -> tuple[Made, str]:
 
 
 def clearly_best(found: Sequence[Mapping[str, Any]], path: tuple[str, ...], more_is_better: bool) -> int | None:
-    """Index of the run whose interval is better than all others without overlap; None if there is none."""
+    """Index of the run whose interval is better than all others and does not overlap them; None if there is none."""
     intervals = [look_up(each["intervals"], path) for each in found]
     if len(found) < 2 or None in intervals:
         return None

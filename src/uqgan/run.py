@@ -1,5 +1,6 @@
 """A trained method, as `fit` and `load` return it; it only composes other modules."""
 
+import json
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -18,8 +19,8 @@ from uqgan.data.tasks import Task
 from uqgan.decisions import Calibration, Decisions, Drift, Rule, check_rule, decide, drift
 from uqgan.elsewhere import Facts, current_task, elsewhere, is_gone, without_known
 from uqgan.errors import UsageError
-from uqgan.evaluation import Outputs, calibrate, evaluate, predict_foreign, predict_task, rates, tempered
-from uqgan.runs import CALIBRATION, DECISIONS, RAW_SCORES, Record, write_scores
+from uqgan.evaluation import Outputs, calibrate, evaluate, predict_foreign, predict_task, rates, raw_digest, tempered
+from uqgan.runs import CALIBRATION, DECISIONS, RAW_SCORES, SCORES, Record, write_scores
 from uqgan.samples import as_path, brief, check_seed, checked_samples, whole
 from uqgan.uncertainty import WITH_FOREIGNNESS, Prediction
 
@@ -224,3 +225,15 @@ def save_scores(folder: Path, run: Run, found: Mapping[str, Any], outputs: Outpu
     """Write the raw scores into a run's folder, and scores.json with the conditions of the scores."""
     outputs.write(folder / RAW_SCORES)
     write_scores(folder, run.record, found)
+
+
+def kept_scores(folder: Path, run: Run) -> tuple[Outputs, dict[str, Any]] | None:
+    """Raw scores and scores in a run's folder, if they are of one evaluation of the test samples as they are now."""
+    try:
+        outputs, found = Outputs.read(folder / RAW_SCORES), dict(json.loads((folder / SCORES).read_bytes()))
+    except (UsageError, OSError, ValueError):
+        return None
+    task = run.task
+    sizes = {name: len(x) for name, x in task.ood.items()} == {name: len(p.probs) for name, p in outputs.ood.items()}
+    same = sizes and run._test_set is None and torch.equal(outputs.y, task.test.y.cpu())
+    return (outputs, found) if same and found.get("raw_sha256") == raw_digest(outputs) else None
