@@ -16,7 +16,7 @@ from uqgan.checkpoint import Stopped
 from uqgan.config import Config, load_config
 from uqgan.data.dataset import Say
 from uqgan.data.tasks import Task, check_place, is_user_data
-from uqgan.errors import UsageError
+from uqgan.errors import RunFailed, UsageError
 from uqgan.evaluation import balanced
 from uqgan.files import alone_in, sha256, write_bytes
 from uqgan.log import Log
@@ -248,12 +248,17 @@ def run_cell(
             try:
                 run = Run(api.train(plan, task, device, log, None, cell.command(device.type)), task)
             except Stopped as error:
-                return str(error)
+                return reason(error)
         if run.record.about["stopped"]:
             return str(run.record.about["stopped"])
         progress(Pace("scoring", 0, 1))
         write_result(cell, folder, run)
     return None
+
+
+def reason(error: RunFailed) -> str:
+    """Why a run stopped, without the advice for a run alone: a grid goes on by its own command."""
+    return str(error).partition(" (")[0]
 
 
 def write_result(cell: Cell, folder: Path, run: Run) -> None:

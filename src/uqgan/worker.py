@@ -15,7 +15,7 @@ from typing import Literal, NoReturn
 import torch
 
 from uqgan.acceleration import choose_device
-from uqgan.cells import Cell, keep_failure, run_cell
+from uqgan.cells import Cell, keep_failure, reason, run_cell
 from uqgan.data.tasks import Task
 from uqgan.errors import Interrupted, RunFailed, UsageError, first_line
 from uqgan.grid import Event, Report, Terms
@@ -116,7 +116,7 @@ def run(
         stopped = run_cell(cell, post.terms.root, task, device, minutes, say, progress, asked)
         ended = Ended("stopped", stopped) if stopped else Ended("done")
     except Interrupted as error:
-        ended = Ended("stopped", str(error))
+        ended = Ended("stopped", reason(error))
     except KeyboardInterrupt:
         ended = Ended("stopped", "stopped by hand")
     except Exception as error:
