@@ -128,9 +128,7 @@ def used_precision(precision: acceleration.Precision, device: torch.device) -> s
 
 def measure(name: str, device: torch.device, eager: bool, steps: int, chosen: argparse.Namespace) -> Record:
     warm = 10 if device.type == "cuda" else 1
-    config = settings(
-        name, warm + steps + 1, eager, chosen.compile, chosen.precision
-    )  # ends with a validation
+    config = settings(name, warm + steps + 1, eager, chosen.compile, chosen.precision)  # ends with a validation
     times, start_up = [], []
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
