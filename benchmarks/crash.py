@@ -25,6 +25,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 
+from grid import shown
 from iteration import merge
 from uqgan import paper
 from uqgan.environment import COMMIT, describe, versions
@@ -120,7 +121,7 @@ def main() -> None:
     row = {"task": chosen.task, "cells": len(one), "workers": chosen.workers, "undisturbed_seconds": round(seconds, 1)}
     row |= {"kills": kills, "chance": chosen.chance, "tables_equal": equal, "finished_untouched": untouched}
     row |= {"device": describe(torch.device("cpu")), "commit": COMMIT}
-    row |= {"command": f"python benchmarks/crash.py {' '.join(sys.argv[1:])}".rstrip()}
+    row |= {"command": f"python benchmarks/crash.py {shown(sys.argv[1:])}".rstrip()}
     row |= {"versions": {key: found[key] for key in ("torch", "python")}}
     if chosen.json:
         merge(chosen.json, [row], ("task", "cells", "device"))

@@ -65,14 +65,14 @@ def predict(
 
     Files that cannot be read are listed, and the exit status is then 1.
 
-        Parameters
-        ----------
-        run
-            Folder of a run.
-        paths
-            Pictures, folders of them, patterns in quotes, or - for a list on standard input, one path per line.
-        seed
-            The same seed repeats the draws of a stochastic method.
+    Parameters
+    ----------
+    run
+        Folder of a run.
+    paths
+        Pictures, folders of them, patterns in quotes, or - for a list on standard input, one path per line.
+    seed
+        The same seed repeats the draws of a stochastic method.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle threads leave their cores to decoding
     from uqgan.data.inputs import Sources, look_in_words, look_of

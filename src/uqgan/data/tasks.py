@@ -154,7 +154,9 @@ def refuse_look(name: str, image_size: object, channels: object) -> None:
     """Refuse a requested size or number of channels for a set or task where it is fixed."""
     for what, value in (("--image-size", image_size), ("channels", channels)):
         if value is not None:
-            raise UsageError(f"{what} = {brief(value)}: has no effect on {name}, only on own pictures (leave it out)")
+            raise UsageError(
+                f"{what} = {brief(value)}: has no effect on {name}, only on user-supplied pictures (leave it out)"
+            )
 
 
 def kind_of_place(name: str) -> str:
