@@ -183,8 +183,8 @@ def cluster() -> str:
         found = "Each was" if row["checks"]["each_done_once"] else "NOT each was"
         same = "the same" if row["checks"]["same_bytes"] else "NOT the same"
         parts.append(
-            f"- {row['cells']} cells on the digits, each training for {row['least_seconds_of_training']:.0f} seconds or "
-            "more, on two nodes of one core, of which a process was killed by SIGKILL, then a whole node. "
+            f"- {row['cells']} cells on the digits, each training for {row['least_seconds_of_training']:.0f} seconds "
+            "or more, on two nodes of one core, of which a process was killed by SIGKILL, then a whole node. "
             f"{found} done once; weights, logs and raw scores are {same}, byte for byte, as without Ray "
             f"(`{row['command']}`; {conditions(row)})."
         )
