@@ -26,7 +26,7 @@ FIRST, SECOND = "uqgan", "one-vs-all"
 
 
 def found(folders: Sequence[Path], methods: Collection[str]) -> list[Result]:
-    """Runs whose records stand for their methods."""
+    """Runs with complete records and the settings of their task."""
     kept = []
     for file in sorted(file for folder in folders for file in folder.rglob(SCORES)):
         try:

@@ -33,7 +33,7 @@ from uqgan.files import CACHE_VARIABLE
 from uqgan.runs import CONFIG, SCORES
 
 COMPARED = ("scores", "intervals", "raw_sha256", "settings", "command")
-"""What of a record depends neither on the clock nor on the folder."""
+"""Part of a record that depends neither on the clock nor on the folder."""
 State = dict[str, tuple[int, bytes]]
 Moment = tuple[int, float]
 """Number of finished cells, and seconds after that."""
@@ -86,7 +86,7 @@ def killed(words: Sequence[str], place: Path, kills: Sequence[Moment]) -> tuple[
 
 
 def wait_for(moment: Moment, root: Path, child: "subprocess.Popen[bytes]") -> None:
-    """Until so many cells are done, another one has begun, and some time has passed."""
+    """Wait until this number of cells is done, another one has started, and some time has passed."""
     cells, seconds = moment
     while len(list(root.rglob(SCORES))) < cells or len(list(root.rglob(CONFIG))) <= len(list(root.rglob(SCORES))):
         if child.poll() is not None:

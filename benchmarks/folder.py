@@ -64,11 +64,11 @@ def pictures(folder: Path) -> None:
 
 
 def run(command: str, folder: Path) -> dict[str, Any]:
-    """One command, with what it said and how long it took."""
+    """A command with its output and its time."""
     start = time.monotonic()
     words = [sys.executable, "-m", "uqgan", *shlex.split(command)[1:]]
-    alone = os.environ | {"UQGAN_CACHE": str(folder / "cache")}  # nothing decoded or trained before
-    shell = shlex.join(words) + " 2>&1"  # both streams as one, as a person sees them
+    alone = os.environ | {"UQGAN_CACHE": str(folder / "cache")}  # empty caches
+    shell = shlex.join(words) + " 2>&1"  # both streams together, as on a terminal
     done = subprocess.run(shell, shell=True, cwd=folder, env=alone, stdout=subprocess.PIPE, text=True, check=False)
     seconds = round(time.monotonic() - start, 1)
     print(f"$ {command}\n{done.stdout}", flush=True)
@@ -99,7 +99,7 @@ def main() -> None:
     parser.add_argument("--method", default="uqgan")
     parser.add_argument("--json", type=Path, default=ROOT / "results" / "decisions" / "folder.json")
     chosen = parser.parse_args()
-    load = round(os.getloadavg()[0], 1)  # what other programs left of the cores
+    load = round(os.getloadavg()[0], 1)  # cores not used by other programs
     with TemporaryDirectory() as place:
         folder = Path(place)
         pictures(folder)

@@ -19,11 +19,11 @@ from uqgan.plots import STYLE
 from uqgan.runs import run_titles
 
 TILE, LABEL, GAP = 0.52, 1.5, 0.14
-"""Inches: a picture, the name of a row, the space between classes."""
+"""Sizes in inches: a picture, the name of a row, the space between classes."""
 
 
 def sheet(rows: dict[str, list[tuple[str, Tensor]]], per_class: int) -> Figure:
-    """For each class its named rows of pictures, one below another."""
+    """Figure with the named rows of pictures of each class."""
     n_rows = max(map(len, rows.values()))
     width, height = LABEL + TILE * per_class, len(rows) * (n_rows * TILE + GAP) - GAP
     figure = Figure((width, height), dpi=150)
@@ -46,7 +46,7 @@ def side_by_side(pictures: Tensor) -> Tensor:
 
 
 def read(folders: list[Path], data_root: Path | None) -> list[uqgan.Run]:
-    """The runs, if pictures of them can stand side by side."""
+    """Runs that can be shown in one picture; others are refused."""
     runs = [uqgan.load(folder, data_root=data_root) for folder in folders]
     plans = [run.record.plan for run in runs]
     if len({(plan.task, plan.class_names) for plan in plans}) > 1:
@@ -57,7 +57,7 @@ def read(folders: list[Path], data_root: Path | None) -> list[uqgan.Run]:
 
 
 def labels(runs: list[uqgan.Run]) -> list[str]:
-    """What sets each run apart, without the method where it is the same for all."""
+    """Name of each run by the settings in which it differs, without the method if all have the same."""
     plans = [run.record.plan for run in runs]
     titles = run_titles(plans)
     if len({plan.method for plan in plans}) > 1:

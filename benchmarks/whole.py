@@ -23,7 +23,7 @@ from uqgan.data.tasks import TASKS
 
 
 def timed(words: list[str], cache: Path) -> float:
-    """Seconds of one `uqgan` command that shares nothing with earlier ones but this cache."""
+    """Time of one `uqgan` command that shares only this cache with earlier ones, in seconds."""
     own = {"UQGAN_CACHE": str(cache / "uqgan"), "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor")}
     own |= {"TRITON_CACHE_DIR": str(cache / "triton")}
     start = time.perf_counter()

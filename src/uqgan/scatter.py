@@ -1,4 +1,4 @@
-"""Several machines: pictures scored by the nodes of a Ray cluster, chunk by chunk, in their order."""
+"""Prediction on several machines: pictures scored by the nodes of a Ray cluster, chunk by chunk, in order."""
 
 import os
 import tempfile
@@ -27,27 +27,27 @@ from uqgan.scoring import PIECE, score
 from uqgan.tables import Row
 
 AHEAD = 3
-"""Chunks that are under way for each process."""
+"""Number of pending chunks per process."""
 RETRIES = 5
-"""Times that a chunk whose process or node died is tried again."""
+"""Number of retries of a chunk whose process or node died."""
 _LOADED: dict[str, Run] = {}
-"""The run that a process on a node scores with, by the name of the scoring."""
+"""Loaded run of a process on a node, by the name of the scoring."""
 NEEDED = (CONFIG, WEIGHTS, ABOUT, CALIBRATION, DECISIONS)
-"""Files of a run that predictions need."""
+"""Files of a run needed for predictions."""
 
 
 @dataclass(frozen=True)
 class Scoring:
-    """A run on its way to the nodes, and how it scores."""
+    """A run to be sent to the nodes, and the options of scoring."""
 
     name: str
-    """Like no other's."""
+    """Unique name."""
     parcel: Parcel
     device: str
     threads: int
     look: Look
     place: str
-    """Folder that relative paths begin in."""
+    """Folder of relative paths."""
     versions: dict[str, str]
     seed: int
     probabilities: bool
@@ -56,14 +56,14 @@ class Scoring:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Files that are scored at once."""
+    """Files scored in one batch."""
 
     number: int
     files: list[str]
     sight: tuple[str, int, int] | None = None
-    """One of them with its size and time here, by which a node knows that it sees the same files."""
+    """One of them with its size and time, by which a node recognises that it has access to the same files."""
     contents: list[bytes | str] | None = None
-    """What is in them, or why one cannot be read, for nodes that do not see them."""
+    """Their contents, or reasons why one cannot be read, for nodes without access."""
 
 
 @contextmanager
@@ -87,7 +87,7 @@ def scattered(
 
 
 def chunks_of(files: Iterable[str], size: int, first: int, place: str) -> Iterator[Chunk]:
-    """Files in chunks, with numbers from the first."""
+    """Numbered chunks of files."""
     for number, batch in zip(count(first), batches_of(files, size), strict=False):
         yield Chunk(number, batch, next(filter(None, (_sight(place, file) for file in batch)), None))
 
@@ -95,7 +95,7 @@ def chunks_of(files: Iterable[str], size: int, first: int, place: str) -> Iterat
 def in_order(
     ray: Any, begin: Callable[[Chunk], Any], chunks: Iterator[Chunk], ahead: Callable[[], int]
 ) -> Iterator[tuple[list[str], list[Row]]]:
-    """Files and rows of each chunk in their order, while others are under way."""
+    """Files and rows of each chunk in order, while others are pending."""
     waiting: deque[tuple[Chunk, Any]] = deque()
     sent = False
     while True:
@@ -114,7 +114,7 @@ def in_order(
 
 
 def _answer(ray: Any, reference: Any) -> list[Row] | None:
-    """What a node made of a chunk; None if it does not see the files."""
+    """Result of a node for a chunk; None if it has no access to the files."""
     try:
         rows: list[Row] | None = ray.get(reference)
     except ray.exceptions.RayTaskError as error:
@@ -127,7 +127,7 @@ def _answer(ray: Any, reference: Any) -> list[Row] | None:
 
 
 def _filled(chunk: Chunk) -> Chunk:
-    """The same with what is in the files."""
+    """Chunk with the contents of its files."""
     contents: list[bytes | str] = []
     for file in chunk.files:
         try:
@@ -138,7 +138,7 @@ def _filled(chunk: Chunk) -> Chunk:
 
 
 def scoring_of(folder: Path, look: Look, device: str, needs: Needs, seed: int, **what: bool) -> Scoring:
-    """How the run in a folder scores on nodes; `what` says whether with probabilities, and with decisions."""
+    """Scoring on nodes with the run in a folder; `what` are options for probabilities and decisions."""
     parcel = {name: (folder / name).read_bytes() for name in NEEDED if (folder / name).exists()}
     place = os.getcwd()  # noqa: PTH109
     return Scoring(uuid.uuid4().hex, parcel, device, needs.cpus, look, place, versions(), seed, **what)
@@ -148,7 +148,7 @@ def scoring_of(folder: Path, look: Look, device: str, needs: Needs, seed: int, *
 
 
 def score_chunk(scoring: Scoring, chunk: Chunk) -> list[Row] | None:
-    """Rows of a chunk; None if the files are not seen here."""
+    """Rows of a chunk; None if the files are not accessible here."""
     if chunk.contents is None and chunk.sight and _sight(scoring.place, chunk.sight[0]) != chunk.sight:
         return None
     torch.set_num_threads(scoring.threads)
@@ -166,7 +166,7 @@ def _loaded(scoring: Scoring) -> Run:
     with tempfile.TemporaryDirectory(prefix="uqgan-") as place:
         unpack(scoring.parcel, Path(place), ABOUT, whole=False)
         run = api.load(place, scoring.device)
-        _ = run.rule, scoring.decides and run.calibration  # read before the folder goes
+        _ = run.rule, scoring.decides and run.calibration  # read before the folder is deleted
     return run
 
 

@@ -65,7 +65,7 @@ def detect(
     from uqgan.runs import DETECTION
 
     start = time.monotonic()
-    prepared = [one for folder in runs if (one := prepare(folder, quick, machine, voice))]
+    prepared = [one for folder in runs if (one := prepared_run(folder, quick, machine, voice))]
     if not prepared:
         raise UsageError("RUN: none has what joint detection is fitted on (their notes say what is missing)")
     with voice.busy("fitting"):
@@ -93,7 +93,7 @@ class Prepared:
     record: dict[str, Any]
 
 
-def prepare(folder: Path, quick: bool, machine: Machine, voice: Voice) -> Prepared | None:
+def prepared_run(folder: Path, quick: bool, machine: Machine, voice: Voice) -> Prepared | None:
     """Predictions of a run; None, with a note, if there is nothing to fit on."""
     from uqgan.detection import KINDS, Job, check, facts
 
