@@ -29,6 +29,8 @@ SHARE_A_GPU = 8
 """Limit of workers on a GPU that they use concurrently."""
 GPU_SHARE = 0.9
 """Share of a GPU's memory for all of its cells."""
+COMPILERS = "TORCHINDUCTOR_COMPILE_THREADS"
+"""Variable with the number of processes that compile for one worker."""
 LISTEN_SECONDS = 0.5
 """Interval between checks of the clock and of signals, in seconds."""
 GRACE_SECONDS = 30.0
@@ -241,6 +243,7 @@ def start(device: str, terms: Terms, size: int, environment: Mapping[str, str]) 
     chosen = os.environ.get("OMP_NUM_THREADS", "")
     threads = int(chosen) if chosen.isdecimal() else max(1, joblib.cpu_count() // size)
     own = {"OMP_NUM_THREADS": str(threads), "LOKY_MAX_CPU_COUNT": str(threads), **environment}
+    own.setdefault(COMPILERS, os.environ.get(COMPILERS, str(threads)))  # else each worker starts one per core
     context = get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=work, args=(there, Post(terms, device, threads, os.getpid())))

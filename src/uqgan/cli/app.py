@@ -93,14 +93,18 @@ def check_page(option: str, file: Path | None) -> None:
         raise UsageError(f"{option} = {file}: is a folder (choose another name)")
 
 
-def show_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
+def show_rows(rows: list[dict[str, Any]], as_json: bool, whole: bool = False) -> None:
+    """Print rows as a table or as JSON; `whole`: with a line per row where there is no terminal to fit into."""
     if as_json:
         print_json(rows)
         return
     table = Table(*(Column(title, overflow="fold") for title in rows[0]), box=None, pad_edge=False)
     for row in rows:
         table.add_row(*(escape(str(value)) for value in row.values()))
-    Console(highlight=False).print(table)
+    out = Console(highlight=False)
+    if whole and not out.is_terminal:
+        out.width = max(out.width, out.measure(table, options=out.options.update(width=10_000)).maximum)
+    out.print(table)
 
 
 def print_json(value: Any) -> None:

@@ -185,7 +185,7 @@ def show_outcome(rows: Sequence[dict[str, Any]]) -> None:
         took = f"{row['seconds'] / 60:.1f}" if row["state"] == "done" else row["state"]
         table.append({"cell": row["cell"], **{title: percent(row.get(key)) for key, title in COLUMNS.items()}})
         table[-1]["minutes"] = took
-    show_rows(table, as_json=False)
+    show_rows(table, as_json=False, whole=True)
     out = Console(highlight=False)
     groups: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
