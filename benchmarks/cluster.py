@@ -214,12 +214,14 @@ def data_rows(address: str, run: Path, pictures: Path) -> dict[str, Any]:
     except ImportError:
         return {"data_seconds_scoring": "needs pandas"}
     from uqgan.api import load
-    from uqgan.data.inputs import Sources, look_of
+    from uqgan.data.inputs import Sources, pixel_format_of
     from uqgan.scatter import Chunk, chunks_of, scattered, score_chunk, scoring_of
     from uqgan.scoring import chunk_size
 
     loaded = load(run, "cpu")
-    scoring = scoring_of(run, look_of(loaded.record.plan.shape), "cpu", Needs(), 0, probabilities=False, decides=True)
+    scoring = scoring_of(
+        run, pixel_format_of(loaded.record.plan.shape), "cpu", Needs(), 0, probabilities=False, decides=True
+    )
     files, size = list(Sources([str(pictures)])), chunk_size(loaded)
     seconds, rows = {}, {}
     start = time.perf_counter()
