@@ -1,4 +1,4 @@
-"""Does an accelerated iteration do what plain eager PyTorch does?
+"""Agreement of accelerated iterations with plain eager PyTorch.
 
     python benchmarks/agreement.py [mnist cifar10]
 
@@ -42,7 +42,7 @@ def assemble(task: Task, config: Config) -> ShieldedNetworks:
 
 
 def pretrained(name: str, task: Task) -> dict[str, Tensor]:
-    """The weights of the task's autoencoder, seed 0, as any run trains or finds them."""
+    """Weights of the task's autoencoder, seed 0, trained or from the cache as in any run."""
     config = load_config(name)
     A = assemble(task, config).autoencoder
     pretrain(A, task, config, Log())
@@ -50,7 +50,7 @@ def pretrained(name: str, task: Task) -> dict[str, Tensor]:
 
 
 def stop(sentence: str) -> None:
-    """A fallback to plain steps would agree with itself."""
+    """Fail on a fallback to plain steps, which would agree trivially."""
     raise SystemExit(sentence)
 
 
@@ -68,7 +68,7 @@ def losses(name: str, task: Task, weights: dict[str, Tensor], fast: bool) -> lis
     with nullcontext() if fast else without_graphs():
         iterate = overlapped(joint.train_critic, joint.train_generator, joint.train_classifier, DEVICE, stop)
     before = {key: value.clone() for key, value in state(joint)}
-    for _ in range(WARM_UP):  # which the first captured iteration must not have seen
+    for _ in range(WARM_UP):  # noise that the first captured iteration must not have used
         iterate(batches[0], batches[1])
     rewind(joint, before)
     torch.manual_seed(1)
@@ -87,7 +87,7 @@ def state(joint: JointTraining) -> list[tuple[tuple[int, str], Tensor]]:
 
 @torch.no_grad()
 def rewind(joint: JointTraining, before: dict[tuple[int, str], Tensor]) -> None:
-    """Set weights and optimizers back in place: a captured graph holds their addresses."""
+    """Reset weights and optimisers in place, as a captured graph holds their addresses."""
     for key, value in state(joint):
         value.copy_(before[key])
     optimizers: list[Optimizer] = [joint.opt_C, joint.opt_G, joint.opt_D]
@@ -98,7 +98,7 @@ def rewind(joint: JointTraining, before: dict[tuple[int, str], Tensor]) -> None:
 
 
 def compare(name: str) -> float:
-    """The largest difference between two losses."""
+    """Largest difference between two losses."""
     task = load_task(name).to(DEVICE)
     weights = pretrained(name, task)
     plain, fast = (losses(name, task, weights, fast) for fast in (False, True))

@@ -79,7 +79,7 @@ NETWORKS = {"digits": ThreeConvolutions, "cifar10": ResNet18}
 
 
 def measure(task: Any, name: str, method: str, norm: str, seed: int, device: str) -> dict[str, Any]:
-    """Train one run; its scores."""
+    """Scores of one run."""
     torch.manual_seed(seed)
     net = NETWORKS[name](task.n_classes, norm)
     config = load_config(name, overrides=SETTINGS[name])

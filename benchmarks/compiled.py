@@ -1,8 +1,8 @@
-"""Does every recipe train compiled and captured? A few steps of each on random colour pictures, meant for a GPU.
+"""Test that every recipe trains compiled and captured: a few steps on random colour pictures, meant for a GPU.
 
     python benchmarks/compiled.py [--device cuda] [--methods gen-sensoy …]
 
-Prints the seconds of each method, most of them spent compiling, and fails where one breaks or falls back.
+Prints the seconds of each method, most of them for compilation, and fails if one raises an error or falls back.
 """
 
 import argparse
@@ -32,7 +32,7 @@ SHORT: dict[str, Any] = {
 
 
 class Strict(Log):
-    """Takes it for a failure if a recipe says that something runs without being compiled or captured."""
+    """Log that fails if a recipe reports that something runs without being compiled or captured."""
 
     def say(self, sentence: str) -> None:
         if "runs without" in sentence:

@@ -46,7 +46,7 @@ def best_ms(work: Callable[[], object], times: int = 7) -> float:
 
 def random_prediction(n: int, shift: float) -> Prediction:
     epistemic = (2 * torch.randn(n) + shift).sigmoid()
-    foreignness = (epistemic + 0.1 * torch.randn(n)).clamp(min=0)  # a part of them ties at 0
+    foreignness = (epistemic + 0.1 * torch.randn(n)).clamp(min=0)  # some are tied at 0
     return Prediction(torch.randn(n, 5).softmax(1), torch.rand(n), epistemic, foreignness)
 
 

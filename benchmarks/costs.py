@@ -36,10 +36,10 @@ from uqgan.methods import METHODS, Method
 
 FILE = Path(__file__).parent.parent / "results" / "speed" / "costs.json"
 EPOCHS = 5
-"""Epochs of each stage that are run; all but the first are timed."""
+"""Number of epochs per stage; all except the first are timed."""
 SAMPLES = {"cpu": 1_000, "cuda": 10_000}
 AT_LEAST = 0.5
-"""Seconds for which predictions are repeated."""
+"""Time for which predictions are repeated, in seconds."""
 BESIDE = "max-softmax"
 
 
@@ -51,7 +51,7 @@ def now(device: torch.device) -> float:
 
 
 class Marks(Log):
-    """Notes the time at the end of each epoch, per stage."""
+    """Log that records the time at the end of each epoch, per stage."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Marks(Log):
 
 
 def short(settings: Any) -> Any:
-    """A section with as few epochs as are run here."""
+    """Section of the settings with the number of epochs of this benchmark."""
     if isinstance(settings, UqganConfig):
         return settings.model_copy(update={"iterations": EPOCHS * settings.validate_every})
     return settings.model_copy(update={"epochs": EPOCHS})
@@ -82,7 +82,7 @@ def n_epochs(settings: Any) -> float:
 
 
 def has_weights_of(method: Method) -> tuple[object, ...]:
-    """What the trained weights of one member depend on."""
+    """Key of the trained weights of a member."""
     return method.recipe.SETTINGS[0], method.sections, method.dropout, method.sees_ood
 
 
@@ -101,7 +101,7 @@ def time_prediction(method: Method, task: Task, config: Config) -> float:
     predictor = method.assemble(task.shape, task.n_classes, config).to(device)
     predictor.make_fast(config)
     x = torch.randint(256, (SAMPLES[device.type], *task.shape), dtype=torch.uint8, device=device)
-    predictor.predict(x[: len(x) if device.type == "cuda" else 1], seed=0).cpu()  # loads its kernels
+    predictor.predict(x[: len(x) if device.type == "cuda" else 1], seed=0).cpu()  # the first call loads kernels
     marks = [now(device)]
     while marks[-1] - marks[0] < AT_LEAST:
         predictor.predict(x, seed=0).cpu()
@@ -133,7 +133,7 @@ def measure(task: Task, config: Config, runs: int) -> dict[str, tuple[float, flo
 
 
 def figures(value: float) -> float:
-    """Three figures are more than a second measurement repeats."""
+    """Value rounded to three significant digits, more than measurements repeat."""
     return float(f"{value:.3g}")
 
 

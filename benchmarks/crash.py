@@ -25,15 +25,18 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 
+from grid import shown
 from iteration import merge
 from uqgan import paper
 from uqgan.environment import COMMIT, describe, versions
 from uqgan.files import CACHE_VARIABLE
-from uqgan.runs import SCORES
+from uqgan.runs import CONFIG, SCORES
 
 COMPARED = ("scores", "intervals", "raw_sha256", "settings", "command")
-"""What of a record depends neither on the clock nor on the folder."""
+"""Part of a record that depends neither on the clock nor on the folder."""
 State = dict[str, tuple[int, bytes]]
+Moment = tuple[int, float]
+"""Number of finished cells, and seconds after that."""
 
 
 def finished(root: Path) -> State:
@@ -61,25 +64,35 @@ def undisturbed(words: Sequence[str], place: Path) -> float:
     return time.perf_counter() - start
 
 
-def killed(words: Sequence[str], place: Path, kills: Sequence[float]) -> tuple[list[dict[str, Any]], bool]:
-    """Kill after so many seconds each; tells of each kill, and whether finished cells stayed as they were."""
+def killed(words: Sequence[str], place: Path, kills: Sequence[Moment]) -> tuple[list[dict[str, Any]], bool]:
+    """Kill at each of these moments; tells of each, and whether finished cells stayed as they were."""
     root, told, same, before = place / "killed", list[dict[str, Any]](), True, State()
-    for seconds in [*kills, None]:
-        child = begin([*words, "-q", "-o", str(root)], place / "cache-killed")
-        try:
-            if status := child.wait(seconds):
-                raise SystemExit(f"the killed grid ended with status {status}")
-        except subprocess.TimeoutExpired:
+    for moment in [*kills, None]:
+        child, start = begin([*words, "-q", "-o", str(root)], place / "cache-killed"), time.perf_counter()
+        if moment:
+            wait_for(moment, root, child)
             child.kill()
-            child.wait()
+        if (status := child.wait()) and not moment:
+            raise SystemExit(f"the killed grid ended with status {status}")
         now = finished(root)
         same = same and {name: now.get(name) for name in before} == before
-        if seconds is not None:
-            begun, done = (len(list(root.rglob(name))) for name in ("config.yaml", SCORES))
-            told.append({"after_seconds": round(seconds, 1), "cells_done": done, "cells_begun": begun - done})
-            print(f"killed after {seconds:.1f} s: {done} cells done, {begun - done} begun", flush=True)
+        if moment:
+            begun, done = (len(list(root.rglob(name))) for name in (CONFIG, SCORES))
+            seconds = round(time.perf_counter() - start, 1)
+            told.append({"after_seconds": seconds, "cells_done": done, "cells_begun": begun - done})
+            print(f"killed after {seconds} s: {done} cells done, {begun - done} begun", flush=True)
         before = now
     return told, same
+
+
+def wait_for(moment: Moment, root: Path, child: "subprocess.Popen[bytes]") -> None:
+    """Wait until this number of cells is done, another one has started, and some time has passed."""
+    cells, seconds = moment
+    while len(list(root.rglob(SCORES))) < cells or len(list(root.rglob(CONFIG))) <= len(list(root.rglob(SCORES))):
+        if child.poll() is not None:
+            raise SystemExit("the grid ended before it was killed")
+        time.sleep(0.05)
+    time.sleep(seconds)
 
 
 def main() -> None:
@@ -97,8 +110,9 @@ def main() -> None:
     with TemporaryDirectory() as empty:
         place, chance = Path(empty), random.Random(chosen.chance)
         seconds = undisturbed(words, place)
-        # Spread over the whole: each leaves time for the others, and comes before the end.
-        moments = [seconds / chosen.kills * chance.uniform(0.1, 0.9) for _ in range(chosen.kills)]
+        cells = len(table(place / "whole"))
+        counts = sorted(chance.sample(range(max(chosen.kills, cells - chosen.workers)), chosen.kills))
+        moments = [(count, chance.uniform(0, seconds / cells)) for count in counts]
         kills, untouched = killed(words, place, moments)
         one, other = table(place / "whole"), table(place / "killed")
     equal = one == other
@@ -107,7 +121,7 @@ def main() -> None:
     row = {"task": chosen.task, "cells": len(one), "workers": chosen.workers, "undisturbed_seconds": round(seconds, 1)}
     row |= {"kills": kills, "chance": chosen.chance, "tables_equal": equal, "finished_untouched": untouched}
     row |= {"device": describe(torch.device("cpu")), "commit": COMMIT}
-    row |= {"command": f"python benchmarks/crash.py {' '.join(sys.argv[1:])}".rstrip()}
+    row |= {"command": f"python benchmarks/crash.py {shown(sys.argv[1:])}".rstrip()}
     row |= {"versions": {key: found[key] for key in ("torch", "python")}}
     if chosen.json:
         merge(chosen.json, [row], ("task", "cells", "device"))

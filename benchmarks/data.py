@@ -2,7 +2,7 @@
 
     python benchmarks/data.py --data-root DATA [--hf-python PYTHON]
 
-Every figure comes from a process of its own; imports are not counted. PYTHON is an interpreter that has `datasets`
+Every figure is from a separate process; imports are not counted. PYTHON is an interpreter with `datasets`
 (this one if not given); without it that column stays empty.
 """
 

@@ -1,4 +1,4 @@
-"""Words for points of the overlapping Gaussians; JSON in results/decisions/gaussians-overlap.json.
+"""Decisions about points of the overlapping Gaussians; JSON in results/decisions/gaussians-overlap.json.
 
     python benchmarks/decisions.py [RUN …] [--seeds 0 1 2] [--device cpu]
 
@@ -22,7 +22,7 @@ RESULTS = Path(__file__).parent.parent / "results" / "decisions" / "gaussians-ov
 TOY = cast(Gaussians, TOYS["gaussians-overlap"])
 BOUNDS = {"ambiguous where |x₁| < 0.25": 0.8, "unknown further than 5 from both means": 0.95}
 HALF_WIDTHS = (7, 12, 50)
-"""Half widths of the boxes from which far points are taken; the generator reaches less far than the largest."""
+"""Half widths of the boxes of far points; generated examples lie within the largest."""
 
 
 def overlapping(n: int = 200_000) -> Tensor:

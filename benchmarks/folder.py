@@ -11,6 +11,7 @@ so many calibration pictures and so many new ones give.
 import argparse
 import csv
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -63,16 +64,18 @@ def pictures(folder: Path) -> None:
 
 
 def run(command: str, folder: Path) -> dict[str, Any]:
-    """One command, with what it said and how long it took."""
+    """A command with its output and its time."""
     start = time.monotonic()
     words = [sys.executable, "-m", "uqgan", *shlex.split(command)[1:]]
-    done = subprocess.run(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    alone = os.environ | {"UQGAN_CACHE": str(folder / "cache")}  # empty caches
+    shell = shlex.join(words) + " 2>&1"  # both streams together, as on a terminal
+    done = subprocess.run(shell, shell=True, cwd=folder, env=alone, stdout=subprocess.PIPE, text=True, check=False)
     seconds = round(time.monotonic() - start, 1)
     print(f"$ {command}\n{done.stdout}", flush=True)
     if done.returncode:
         raise SystemExit(done.returncode)
-    said = done.stdout.replace(str(folder.resolve()), ".").rstrip().splitlines()
-    return {"command": command, "said": said, "seconds": seconds}
+    lines = done.stdout.replace(str(folder.resolve()), ".").rstrip().splitlines()
+    return {"command": command, "said": lines, "seconds": seconds}
 
 
 def shares(file: Path, n_calibration: int) -> dict[str, Any]:
@@ -96,6 +99,7 @@ def main() -> None:
     parser.add_argument("--method", default="uqgan")
     parser.add_argument("--json", type=Path, default=ROOT / "results" / "decisions" / "folder.json")
     chosen = parser.parse_args()
+    load = round(os.getloadavg()[0], 1)  # cores not used by other programs
     with TemporaryDirectory() as place:
         folder = Path(place)
         pictures(folder)
@@ -119,6 +123,8 @@ def main() -> None:
         "commit": COMMIT,
         "device": describe(torch.device("cpu")),
         "threads": torch.get_num_threads(),
+        "cores": os.cpu_count(),
+        "load_before": load,
         "versions": versions(),
     }
     write_json(chosen.json, record)

@@ -48,6 +48,7 @@ EQUAL = {"one_vs_all.epochs": 60, "fresh": True}
 REPEATS = 3
 DONE_CELLS = 100
 KEY = ("what", "side", "workers", "device")
+PLACES = ("--json", "--folder", "--data-root")
 DECODED = ("pictures", "digests")
 """Folders of the cache that hold nothing that was trained."""
 
@@ -57,6 +58,14 @@ def measured(words: str, device: torch.device) -> dict[str, Any]:
     found = versions()
     facts = {"device": describe(device), "command": f"python benchmarks/grid.py {words}", "commit": COMMIT}
     return facts | {"versions": {key: found[key] for key in ("torch", "python")}}
+
+
+def shown(words: Sequence[str]) -> str:
+    """Words of the command line without those that say where files go."""
+    kept = [
+        word for before, word in zip(["", *words], words, strict=False) if before not in PLACES and word not in PLACES
+    ]
+    return " ".join(kept)
 
 
 class Clock:
@@ -242,7 +251,7 @@ def main() -> None:
     for each in (workers, sides):
         each.add_argument("--json", type=Path)
     chosen, settings = parser.parse_known_args()
-    words = " ".join(sys.argv[1:])
+    words = shown(sys.argv[1:])
     if chosen.command == "workers":
         cells = plan_cells(["digits"], ["one-vs-all"], SEEDS, [EQUAL])
         rows = compare_workers(words, cells, DONE_CELLS, REPEATS)

@@ -1,9 +1,9 @@
-"""Do the stated rates hold over real scores? Means over random splits, in results/decisions/guarantees.json.
+"""Test of the stated rates on real scores: means over random splits, in results/decisions/guarantees.json.
 
     python benchmarks/guarantees.py [FILE …] [--splits 200]
 
 FILE is TASK/METHOD/seed-N.npz, the raw scores of an evaluated run; those under results/ if none is given. The test
-samples of known classes are cut into two halves at random: one calibrates, the other is decided about. All bounds have
+samples of known classes are split into two random halves, for calibration and for decisions. All bounds have
 two sides, so that neither flagging nothing nor sets of all classes pass.
 """
 
@@ -25,7 +25,7 @@ COVERAGE, FALSE_ALARM = 0.9, 0.05
 
 
 def one_split(outputs: Outputs, seed: int) -> dict[str, float]:
-    """Shares among one half of the test samples, decided about by the other half."""
+    """Shares of decisions in one half of the test samples, with the other half for calibration."""
     order = torch.randperm(len(outputs.y), generator=torch.Generator().manual_seed(seed))
     known, new = order.chunk(2)
     calibration, y = Calibration(outputs.y[known], outputs.test.rows(known)), outputs.y[new][:, None]
@@ -54,7 +54,7 @@ def measure(outputs: Outputs, splits: int) -> dict[str, float]:
 
 
 def verdicts(means: dict[str, float]) -> dict[str, bool]:
-    """What must hold of the means."""
+    """Conditions on the means."""
     covered = means["coverage of displayed LAC"] - means["coverage of raw LAC"]
     added = means["classes that displaying adds"]
     return {
@@ -71,7 +71,7 @@ def raw_scores() -> list[Path]:
 
 
 def row(file: Path, splits: int) -> dict[str, Any]:
-    """What the file is of, as its place tells, and the means over random splits."""
+    """Task, method and seed by the path of the file, and means over random splits."""
     outputs, (task, method, seed) = Outputs.read(file), file.with_suffix("").parts[-3:]
     return {"task": task, "method": method, "seed": int(seed.removeprefix("seed-")), "n": len(outputs.y)} | measure(
         outputs, splits

@@ -34,7 +34,7 @@ from uqgan.methods import METHODS, uqgan
 SHAPES = {"mnist": (1, 32, 5), "cifar10": (3, 32, 5), "cifar100": (3, 32, 50), "tiny-imagenet": (3, 64, 100)}
 """Channels, height and width, classes."""
 KEY = ("task", "method", "mode", "compile", "precision", "device")
-"""What tells two records apart."""
+"""Key of a record."""
 
 Record = dict[str, Any]
 
@@ -67,7 +67,7 @@ def settings(name: str, iterations: int, eager: bool, compile_: str = "auto", pr
 
 
 class Stopwatch(Log):
-    """Marks the time of the steps from `first` to `last`."""
+    """Log that records the time of the steps from `first` to `last`."""
 
     def __init__(self, first: int, last: int) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class Stopwatch(Log):
         return 1e3 * (self.marks[-1] - self.marks[0]) / (self.last - self.first)
 
     def say(self, sentence: str) -> None:
-        if not sentence.startswith("shield"):  # a few iterations on noise shield nothing
+        if not sentence.startswith("shield"):  # a few iterations on noise give no shield
             print(sentence)
 
 
@@ -112,7 +112,7 @@ def train(name: str, method: str, config: Config, device: torch.device, log: Log
 
 @contextmanager
 def without_graphs() -> Iterator[None]:
-    """No CUDA graphs within."""
+    """Turn off CUDA graphs within the block."""
     capture = acceleration.accelerate
     acceleration.accelerate = lambda step, *_: step
     try:
@@ -128,7 +128,7 @@ def used_precision(precision: acceleration.Precision, device: torch.device) -> s
 
 def measure(name: str, device: torch.device, eager: bool, steps: int, chosen: argparse.Namespace) -> Record:
     warm = 10 if device.type == "cuda" else 1
-    config = settings(name, warm + steps + 1, eager, chosen.compile, chosen.precision)  # a validation ends the last one
+    config = settings(name, warm + steps + 1, eager, chosen.compile, chosen.precision)  # ends with a validation
     times, start_up = [], []
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -178,7 +178,7 @@ def main() -> None:
     device = choose_device(chosen.device)
     steps = chosen.steps or (200 if device.type == "cuda" else 5)
     tasks = chosen.tasks or (list(SHAPES) if device.type == "cuda" else ["mnist"])
-    # On a CPU both, the eager one first: memory that is kept stays kept.
+    # On a CPU both, the eager one first, as keeping memory cannot be undone.
     modes = [True] if chosen.eager else [False] if device.type == "cuda" else [True, False]
     for name, eager in product(tasks, modes):
         row = measure(name, device, eager, steps, chosen)

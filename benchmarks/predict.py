@@ -24,7 +24,7 @@ TEST_SIDES = {
 }
 """Number of known test samples, and of those of each OoD set."""
 FEW = 25_000
-"""Passes that take seconds on a CPU."""
+"""Number of passes that take seconds on a CPU."""
 
 
 def pictures(name: str, limit: int | None, device: torch.device) -> torch.Tensor:
@@ -37,13 +37,13 @@ def pictures(name: str, limit: int | None, device: torch.device) -> torch.Tensor
 
 
 def measure(name: str, method: str, x: torch.Tensor, precision: str) -> str:
-    """A line that says how long it took."""
+    """Line with the time of a prediction."""
     start, device = time.perf_counter(), x.device
     config = settings(name, 1, False, precision=precision)
     torch.manual_seed(0)
     predictor = METHODS[method].assemble(tuple(x.shape[1:]), SHAPES[name][2], config).to(device)
     predictor.make_fast(config)
-    predictor.predict(x if device.type == "cuda" else x[:1], seed=0).cpu()  # on a GPU that loads its kernels
+    predictor.predict(x if device.type == "cuda" else x[:1], seed=0).cpu()  # loads kernels on a GPU
     ready = time.perf_counter()
     predictor.predict(x, seed=0).cpu()
     seconds = time.perf_counter() - ready

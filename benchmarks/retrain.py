@@ -1,4 +1,4 @@
-"""Train a recorded run again from its record alone, and see whether it lands inside the record's intervals.
+"""Train a recorded run again from its record alone, and compare it with the record's intervals.
 
     python benchmarks/retrain.py results/mnist/max-softmax/seed-0.json [--device cpu] [--json FILE]
 
@@ -56,7 +56,7 @@ def value_of(scores: Scores, name: str, metric: str) -> float | None:
 
 
 def of_a_further_run(values: Sequence[float]) -> list[float] | None:
-    """Interval of 95 % for one more value of a normal distribution; None of fewer than three."""
+    """95 % prediction interval for a further value of a normal distribution; None for fewer than three values."""
     if len(values) < FEWEST_SEEDS:
         return None
     reach = stdev(values) * float(t.ppf(0.975, len(values) - 1)) * math.sqrt(1 + 1 / len(values))

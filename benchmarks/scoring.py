@@ -30,7 +30,7 @@ WORDS = ("path", "label", "decision")
 
 
 def plain_loop(run_folder: str, folder: str, output: str) -> None:
-    """What one would write: Pillow, batches of 256, one process."""
+    """A plain loop: Pillow, batches of 256, one process."""
     from PIL import Image
 
     import uqgan
@@ -67,8 +67,8 @@ def train(folder: Path) -> None:
 
 
 def measure(command: Sequence[str]) -> tuple[float, float, int]:
-    """Seconds that a process took, those of the cores, and the peak of its and its children's memory in bytes."""
-    environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"}  # for both: spinning threads would slow each other down
+    """Wall time and processor time of a process in seconds, and peak memory with its children in bytes."""
+    environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"}  # for both, as spinning threads slow each other down
     start, before, peak = time.perf_counter(), cores_busy(), 0
     process = subprocess.Popen([sys.executable, *command], env=environment)
     while process.poll() is None:
@@ -86,7 +86,7 @@ def cores_busy() -> float:
 
 
 def family(pid: int) -> list[int]:
-    """A process and all that it started."""
+    """A process and all its descendants."""
     try:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except OSError:
@@ -102,7 +102,7 @@ def resident(pid: int) -> int:
 
 
 def largest_difference(ours: Path, plain: Path) -> float:
-    """Largest difference of a number in two outputs; infinite where words differ."""
+    """Largest difference of a number in two outputs; infinite if text differs."""
     largest = 0.0
     with ours.open(newline="") as first, plain.open(newline="") as second:
         for a, b in zip(csv.DictReader(first), csv.DictReader(second), strict=True):
@@ -126,7 +126,7 @@ def main() -> None:
     from uqgan.acceleration import choose_device
     from uqgan.environment import COMMIT, describe, versions
 
-    load = round(os.getloadavg()[0], 1)  # what other programs left of the cores
+    load = round(os.getloadavg()[0], 1)  # cores not used by other programs
     found: dict[str, list[tuple[float, float, int]]] = {}
     with tempfile.TemporaryDirectory() as place:
         run, few, ours, plain = (str(Path(place) / name) for name in ("run", "few", "ours.csv", "plain.csv"))

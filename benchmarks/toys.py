@@ -1,4 +1,4 @@
-"""Does UQGAN shield the toys? Figures for three seeds each, held against bounds; JSON under results/toys/.
+"""Test of the shields on the toys: figures for three seeds each, compared with bounds; JSON under results/toys/.
 
     python benchmarks/toys.py [--workers 2] [--seeds 0 1 2] [--only moons grid-3] [--device cuda]
 

@@ -50,7 +50,7 @@ def random_task(name: str) -> Task:
 
 
 class Turns(Log):
-    """Waits after the first epoch until it is this training's turn, times the next ones, and ends the process."""
+    """Log that waits for this training's turn after the first epoch, times the next ones, and ends the process."""
 
     def __init__(self, place: Path, epoch_steps: int) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class Turns(Log):
 
 
 def settings_of(name: str, method: str) -> tuple[Config, int, int]:
-    """The settings, the epochs, and the steps of one epoch."""
+    """Settings, number of epochs, and steps per epoch."""
     config = load_config(name).model_copy(update={"fresh": True})
     own = getattr(config, METHODS[method].section)
     known = own.batch_size // 2 if METHODS[method].sees_ood else own.batch_size

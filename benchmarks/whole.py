@@ -4,7 +4,7 @@
                                [--json results/speed/whole.json]
 
 Each is one `uqgan train`, from the start of the process to its end, with nothing decoded or compiled before. Then
-`uqgan evaluate`, which finds the pictures decoded. --runs keeps the runs, as benchmarks/quality.py names them.
+`uqgan evaluate`, which finds the pictures decoded. --runs keeps the runs, as `uqgan grid` names them.
 Needs the data (UQGAN_DATA). Settings can be given as for `uqgan train`.
 """
 
@@ -23,7 +23,7 @@ from uqgan.data.tasks import TASKS
 
 
 def timed(words: list[str], cache: Path) -> float:
-    """Seconds of one `uqgan` command that shares nothing with earlier ones but this cache."""
+    """Time of one `uqgan` command that shares only this cache with earlier ones, in seconds."""
     own = {"UQGAN_CACHE": str(cache / "uqgan"), "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor")}
     own |= {"TRITON_CACHE_DIR": str(cache / "triton")}
     start = time.perf_counter()

@@ -1,6 +1,7 @@
 """The pages of toys, and of own pictures and networks."""
 
 from make_tables import joined, ours, percent, record, records, short, table
+from uqgan.errors import count
 from uqgan.results import set_title
 
 TOYS = """# Toys
@@ -14,8 +15,9 @@ Made by `make results`. Percent; mean ± standard deviation over the seeds where
 FOLDER = """## From a folder to decisions
 
 `{command}`: 1,000 MNIST digits 0-4 as PNG files in class folders, then new pictures: other digits 0-4, letters, photo
-patches. {seconds} s in all; {device}; commit {commit}. With {n} calibration pictures and a false-alarm rate of 5 %,
-between {low} and {high} % of the new digits should be flagged (95 % interval)."""
+patches. {seconds} s in all; {device}; load before: {load} on {cores} cores; commit {commit}. With {n}
+calibration pictures and a false-alarm rate of 5 %, between {low} and {high} % of the new digits should be flagged (95 %
+interval)."""
 BACKBONES = """## User-supplied networks
 
 `python benchmarks/backbone.py TASK`: the same network for every method. AUROC over all OoD sets. Real and generated
@@ -60,8 +62,10 @@ def session() -> str:
     low, high = found["kinds"]["digits"]["interval"]
     words = FOLDER.format(
         command=found["command"],
-        device=f"{found['device']}, {found['threads']} threads, torch {found['versions']['torch']}",
+        device=f"{found['device']}, {count(found['threads'], 'thread')}, torch {found['versions']['torch']}",
         commit=short(found["commit"]),
+        load=found["load_before"],
+        cores=found["cores"],
         seconds=f"{found['seconds']:.0f}",
         n=found["n_calibration"],
         low=percent(low),

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import make_tables
 from make_practice import practice, toys
+from make_scale import scale
 from make_settings import page, readme_tables, summary, tasks
 from make_speed import costs, speed
 from make_studies import images, studies
@@ -36,6 +37,7 @@ def pages() -> dict[Path, str]:
     docs = ROOT / "docs"
     made = {docs / "results.md": results(), docs / "toys.md": toys(), docs / "practice.md": practice()}
     made[docs / "studies.md"] = studies()
+    made[docs / "scale.md"] = scale((docs / "scale.md").read_text())
     return made | {docs / "results" / f"{task}.md": page(task) for task in tasks()}
 
 

@@ -168,7 +168,7 @@ def comparison(task: str) -> str:
     body = [[set_title(key), *(cell(found[key, seed]) for seed in seeds)] for key in sets]
     words = (
         "AUROC of `uqgan` minus that of `one-vs-all` on the same test samples (paired bootstrap, 95 % interval), by "
-        f"`python benchmarks/quality.py {task}`:"
+        f"`python benchmarks/collect.py runs/{task}`:"
     )
     return joined("## UQGAN against one-vs-all", words, table(["OoD set", *(f"seed {seed}" for seed in seeds)], body))
 

@@ -186,7 +186,9 @@ def test_a_trained_cell_without_scores_is_scored_and_not_trained_again(
 def test_a_stopped_cell_goes_on_where_it_was_to_the_same_scores(task: str, loaded: Task, tmp_path: Path) -> None:
     (cell,) = plan_cells([task], ["one-vs-all"], [0], [{"one_vs_all.epochs": 30, "fresh": True}])
     told: list[str] = []
-    assert run_cell(cell, tmp_path / "a", loaded, CPU, minutes=1e-9)
+    why = run_cell(cell, tmp_path / "a", loaded, CPU, minutes=1e-9)
+    assert why
+    assert "--resume" not in why, "that is for runs alone"
     assert holds_run(tmp_path / "a" / cell.name)
     assert not is_done(cell, tmp_path / "a")
     assert run_cell(cell, tmp_path / "a", loaded, CPU, say=told.append) is None

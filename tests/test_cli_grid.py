@@ -69,6 +69,7 @@ def test_a_grid_says_what_became_of_each_cell(finished: tuple[Path, str, str]) -
         assert re.search(rf"^{bad}: failed after \d+ s: .*has no outliers.* \(see {root / bad / FAILED}\)$", err, re.M)
         assert f"{bad} failed, see {root / bad / FAILED}: " in out
         assert (root / good / "scores.json").exists()
+        assert re.search(rf"^{good} +\d+\.\d\d +– +\d+\.\d *$", out, re.M), "a line per cell in a pipe"
     assert re.search(r"^tiny.npz/one-vs-all/one_vs_all.epochs=1, 2 seeds: accuracy \d+\.\d\d ± \d+\.\d\d", out, re.M)
     assert err.rstrip().endswith("uqgan: 2 of 4 cells failed (--retry-failed tries again)")
 

@@ -166,6 +166,18 @@ def test_trials_find_better_settings_than_they_began_with_and_go_on_after_a_stop
     assert abs(found["chosen"]["uqgan.lambda_real"] - 0.7) < 0.1
 
 
+@pytest.mark.parametrize("extra", [["--report"], ["--report", "--trials", "9", "--workers", "2"]])
+def test_an_unfinished_sweep_tests_nothing_and_asks_for_no_more_trials(
+    extra: list[str], ran: list[Cell], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["sweep", "--task", "digits", "--uqgan.lambda-real", "0.3,0.7", "--seeds", "0,13", "-o", str(tmp_path)]
+    assert uqgan(monkeypatch, *words, *extra) == 3
+    assert all(cell.validation for cell in ran)
+    assert len(ran) <= 2
+    found = json.loads((tmp_path / "sweeps" / "digits-uqgan-lambda_real.json").read_text())
+    assert (found["chosen"], found["tested"]) == (None, [])
+
+
 def test_without_optuna_trials_say_how_to_get_it(
     ran: list[Cell], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

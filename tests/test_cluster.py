@@ -1,25 +1,37 @@
 """A grid on a Ray cluster: what machines send each other, and two real nodes of which one dies."""
 
+import json
 import os
 import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
-from uqgan import cluster
+from uqgan import cluster, fit, load
 from uqgan.cells import Cell, plan_cells, run_cell
-from uqgan.cluster import Cluster
+from uqgan.cli import main
+from uqgan.cluster import Cluster, Needs
+from uqgan.data.decode import decode
+from uqgan.data.inputs import batches_of, look_of
 from uqgan.data.tasks import load_task
 from uqgan.errors import UsageError
 from uqgan.files import sha256, write_json
 from uqgan.grid import Event, Schedule, Terms, survey
 from uqgan.host import Host, Order, Station
 from uqgan.parcels import Share, marks_of, packed, unpack
+from uqgan.scatter import Chunk, chunks_of, in_order, score_chunk, scoring_of
+from uqgan.scoring import score
 
 STORE = 100 * 2**20
 """Bytes of each node's object store."""
@@ -149,6 +161,21 @@ def test_saved_states_are_sent_while_a_run_goes_on(tmp_path: Path, monkeypatch: 
     assert any("going on at step" in event.text for event in other.news()[0])
 
 
+def test_what_one_node_trained_others_need_not_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ray.get", lambda reference: reference)
+    cells = plan_cells(["digits"], ["max-softmax", "entropy"], [0], [{"cross_entropy.epochs": 1}])
+    shelf: dict[str, bytes] = {}
+    for number, cell in enumerate(cells):
+        monkeypatch.setenv("UQGAN_CACHE", str(tmp_path / f"cache-{number}"))
+        host = host_of(tmp_path / "grid", cell, None)
+        back = host.run(replace(order_of(cell, {}), shelf=dict(shelf)))
+        assert bool(back.made) == (number == 0)
+        shelf |= back.made
+        assert back.parcel
+        assert bool(json.loads(back.parcel["about.json"])["reused"]) == (number == 1)
+        host.leave()
+
+
 # Two real nodes
 
 
@@ -193,6 +220,85 @@ class Account:
             assert event.cell not in self.done
             self.done[event.cell] = marks_of(self.root / event.cell.name)
         self.then(self, event)
+
+
+@pytest.mark.parametrize("kind", ["", "file"])
+def test_nodes_that_share_no_disk_send_runs_back_or_leave_them_at_a_url(
+    kind: str, nodes: Any, alone: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "tokens", lambda *_: nullcontext("nothing-of-this-name"))
+    share = f"file://{tmp_path}/share" if kind else None
+    cell = one_cell(epochs=40)
+    cells = [cell, replace(cell, seed=1)]
+    for root in (tmp_path / "grid", tmp_path / "again"):
+        account = Account(root)
+        Cluster(nodes.address, share)(Schedule.of(cells), Terms(root, "cpu"), account)
+        assert account.done.keys() == set(survey(cells, root).done) == set(cells)
+        assert facts(root, cell) == alone
+        taken = root == tmp_path / "again"
+        assert all((event.text == "taken from the share") == taken for event in account.events if event.state == "done")
+        if not share:
+            break
+
+
+# Pictures
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    fit("mc-dropout", "digits", folder=folder, quiet=True, epochs=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some chunks of pictures, of which one is broken, one is a folder, and one has a strange name."""
+    folder = tmp_path_factory.mktemp("pictures")
+    x = np.random.default_rng(0).integers(0, 256, (300, 32, 32), np.uint8)
+    for k, each in enumerate(x):
+        Image.fromarray(each).save(folder / f"{k:04d}.png")
+    (folder / "0100.png").write_bytes(b"no picture")
+    (folder / "0200.png").unlink()
+    (folder / "0200.png").symlink_to("nowhere")
+    Image.fromarray(x[0]).save(folder / "äöü ✓.png")
+    return folder
+
+
+def predict(*words: str | Path) -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["uqgan", "predict", *map(str, words), "--quiet", "--device", "cpu"])
+        with pytest.raises(SystemExit) as error:
+            main()
+    return int(error.value.code or 0)
+
+
+def test_pictures_are_scored_by_two_nodes_as_by_one_machine(
+    nodes: Any, trained: Path, pictures: Path, tmp_path: Path
+) -> None:
+    here, there = tmp_path / "here.csv", tmp_path / "there.csv"
+    assert predict(trained, pictures, "-o", here, "--probabilities") == 1  # two cannot be read
+    assert predict(trained, pictures, "-o", there, "--probabilities", "--ray", nodes.address) == 1
+    assert there.read_bytes() == here.read_bytes()
+    assert len(here.read_text().splitlines()) == 302
+
+
+def test_nodes_that_do_not_see_the_pictures_are_sent_them(trained: Path, pictures: Path) -> None:
+    run, files = load(trained, "cpu"), sorted(map(str, pictures.iterdir()))
+    scoring = scoring_of(trained, look_of((1, 32, 32)), "cpu", Needs(), 0, probabilities=True, decides=True)
+    seen: list[bool] = []
+
+    def begin(chunk: Chunk) -> Any:
+        seen.append(chunk.contents is None)
+        away = chunk if chunk.contents else replace(chunk, sight=(files[0], 0, 0))
+        return lambda: score_chunk(scoring, away)
+
+    node = SimpleNamespace(get=lambda answer: answer(), exceptions=import_module("ray").exceptions)
+    found = list(in_order(node, begin, chunks_of(files, 128, 0, ""), lambda: 2))
+    assert seen == [True, True, False, False, False]
+    assert [file for batch, _ in found for file in batch] == files
+    pieces = ((batch, decode(batch, scoring.look)) for batch in batches_of(files, 128))
+    assert [rows for _, rows in found] == list(score(run, pieces, 0, True))
 
 
 def test_cells_are_done_once_though_a_worker_and_a_node_are_killed(nodes: Any, tmp_path: Path) -> None:

@@ -184,6 +184,7 @@ def test_the_cores_are_shared_out_among_the_processes(monkeypatch: pytest.Monkey
         worker.pipe.close()
         assert started[-1].threads == threads
         assert seen[-1]["OMP_NUM_THREADS"] == seen[-1]["LOKY_MAX_CPU_COUNT"] == str(threads)
+        assert seen[-1]["TORCHINDUCTOR_COMPILE_THREADS"] == str(threads)
         assert seen[-1]["EXTRA"] == "1"
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     pool.start("cpu", Terms(tmp_path), 8, {}).pipe.close()

@@ -82,3 +82,17 @@ def test_every_file_and_link_named_is_there() -> None:
     assert paths
     for path in paths + links:
         assert (root / path).exists(), path
+
+
+def test_the_functions_that_a_batch_passes_exist() -> None:
+    text = (Path(__file__).parent.parent / "ARCHITECTURE.md").read_text()
+    way = text.partition("## The way of a batch")[2].partition("\n## ")[0]
+    steps = re.findall(r"^\d\. .*?(?=^\d\. |^$)", way, re.S | re.M)
+    source = "\n".join(file.read_text() for file in Path(uqgan.__file__).parent.rglob("*.py"))
+    names = {name for step in steps for name in re.findall(r"`([\w.]+)`", step)}
+    assert len(names) > 30
+    for name in names:
+        last = name.rpartition(".")[2]
+        is_file = (Path(uqgan.__file__).parent / f"{name.replace('.', '/')}.py").exists()
+        is_module = is_file or any(Path(uqgan.__file__).parent.rglob(f"{last}.py"))
+        assert is_module or re.search(rf"\b(def|class) {last}\b", source), name

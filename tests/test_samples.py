@@ -209,7 +209,7 @@ def test_a_wrong_value_for_fit_is_one_sentence(change: dict[str, Any], sentence:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"image_size": 64}, "--image-size = 64: has no effect on digits, only on own pictures"),
+        ({"image_size": 64}, "--image-size = 64: has no effect on digits, only on user-supplied pictures"),
         ({"channels": 3}, "channels = 3: has no effect on digits"),
         ({"source": "moons", "image_size": 32}, "--image-size = 32: has no effect on moons"),
         ({"source": (PIXELS, [0, 1, 0, 1]), "image_size": "32"}, "--image-size = 32: must be one of 32, 64"),

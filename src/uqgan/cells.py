@@ -1,4 +1,4 @@
-"""Cells of a grid: a run of a method on a task each, with a name, a folder, and a result that is whole or absent."""
+"""Cells of a grid: each is a run of a method on a task, with a name, a folder, and an atomically written result."""
 
 import json
 import time
@@ -16,7 +16,7 @@ from uqgan.checkpoint import Stopped
 from uqgan.config import Config, load_config
 from uqgan.data.dataset import Say
 from uqgan.data.tasks import Task, check_place, is_user_data
-from uqgan.errors import UsageError
+from uqgan.errors import RunFailed, UsageError
 from uqgan.evaluation import balanced
 from uqgan.files import alone_in, sha256, write_bytes
 from uqgan.log import Log
@@ -24,21 +24,21 @@ from uqgan.methods import METHODS
 from uqgan.methods.method import MOST_MEMBERS
 from uqgan.picture_settings import settings_for_pictures
 from uqgan.progress import Pace
-from uqgan.run import Run, save_scores
-from uqgan.runs import SCORES, claim_folder, finished, holds_run, write_scores
+from uqgan.run import Run, save_scores, write_scores
+from uqgan.runs import SCORES, claim_folder, finished, holds_run
 
 VALIDATION_SCORES = "validation_scores.json"
 FAILED = "failed.log"
-"""File in a cell's folder that says why its run failed."""
+"""File in a cell's folder with the reason why its run failed."""
 LONGEST_NAME = 120
-"""Characters of a folder's name, at most: longer ones end in a digest."""
+"""Limit of characters in a folder's name; longer names end in a digest."""
 REPORT_SECONDS = 0.2
-"""Seconds between two reports of a stage's progress, at least."""
+"""Least interval between two progress reports of a stage, in seconds."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a method on a task."""
+    """A run of a method on a task, as a part of a grid."""
 
     task: str
     method: str
@@ -50,7 +50,7 @@ class Cell:
 
     @cached_property
     def name(self) -> str:
-        """Identifier, the same for the same cell everywhere; also the path of its folder within the grid's."""
+        """Identifier, equal for equal cells on all machines; also the path of its folder within the grid's."""
         changed = ",".join(f"{key}={value}" for key, value in self.settings)
         if len(changed) > LONGEST_NAME:
             changed = f"{changed[: LONGEST_NAME - 10]}-{_digest(changed)[:8]}"
@@ -58,7 +58,7 @@ class Cell:
 
     @property
     def result(self) -> str:
-        """Name of the file that holds its scores."""
+        """Name of the file with its scores."""
         return VALIDATION_SCORES if self.validation else SCORES
 
     @property
@@ -75,14 +75,14 @@ class Cell:
 
     @property
     def work(self) -> frozenset[str]:
-        """Names of the classifiers that it trains; cells that have one in common train it once, one after the other."""
+        """Names of the classifiers it trains; cells that share one run in sequence, so that it is trained once."""
         method = METHODS[self.method]
         seeds = [MOST_MEMBERS * self.seed + j for j in range(method.members)] if method.members > 1 else [self.seed]
         parts = (self.task, method.section, method.dropout, method.sees_ood, self.settings)
         return frozenset(f"{parts} {seed}" for seed in seeds)
 
     def command(self, device: str) -> str:
-        """The command that makes the same run alone."""
+        """Command that makes the same run on its own."""
         words = ["uqgan", "train", self.task, "--method", self.method, "--seed", str(self.seed), "--device", device]
         for name, value in self.settings:
             words += [f"--{name.replace('_', '-')}", str(value)]
@@ -90,7 +90,7 @@ class Cell:
 
 
 def title_of(task: str) -> str:
-    """A task's name, or that of the folder or file with own pictures."""
+    """Name of a task, or of the folder or file with user-supplied pictures."""
     return Path(task).resolve().name if is_user_data(task) else task
 
 
@@ -101,9 +101,9 @@ def plan_cells(
     variants: Sequence[Mapping[str, Any]] = ({},),
     validation: bool = False,
 ) -> list[Cell]:
-    """All cells of tasks × methods × seeds × variants, each once; a variant has settings by dotted name.
+    """All cells of tasks × methods × seeds × variants, each once; a variant is a set of settings by dotted name.
 
-    Settings that a method does not read, or that are the task's own, make no other cell.
+    Settings that a method does not read, or that equal the task's, make no separate cell.
     """
     if not methods or not seeds or not variants:
         raise UsageError("grid: has no cells (name tasks, methods and seeds)")
@@ -128,7 +128,7 @@ def plan_cells(
 
 
 def _own_settings(task: str, method: str, variant: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """The settings of a variant that change a method's run, parsed and in order."""
+    """Settings of a variant that change a method's run, parsed and in order."""
     read = METHODS[method].sections
     given = {name: value for name, value in variant.items() if "." not in name or name.partition(".")[0] in read}
     config = config_of(Cell(task, method, settings=tuple(given.items())))  # refuses what is wrong
@@ -140,10 +140,10 @@ def _own_settings(task: str, method: str, variant: Mapping[str, Any]) -> tuple[t
 
 
 def config_of(cell: Cell, task: Task | None = None) -> Config:
-    """Settings of a cell's run; for own pictures those that suit the loaded task."""
+    """Settings of a cell's run; for user-supplied pictures, by the loaded task."""
     if task is not None:
         return api.settings_of(task, overrides=cell.tree)
-    # Whether settings go together depends on the kind of data; own pictures are not loaded to find that out.
+    # Whether settings fit together depends on the kind of data; user-supplied pictures are not loaded for this check.
     fitting = settings_for_pictures((3, 32, 32), 1) if is_user_data(cell.task) else None
     return load_config(cell.task, None, cell.tree, fitting)
 
@@ -156,7 +156,7 @@ def _value(config: Config, name: str) -> Any:
 
 
 def is_done(cell: Cell, root: Path) -> bool:
-    """Whether its result is there. One of other settings than these, by an older version, is refused."""
+    """Whether its result exists; one with other settings, from an older version, is refused."""
     file = root / cell.name / cell.result
     if not file.exists():
         return False
@@ -179,7 +179,7 @@ def has_failed(cell: Cell, root: Path) -> bool:
 
 
 class Reporting(Log):
-    """Log of a cell's run, which reports progress instead of printing it, and ends when its parent process is gone."""
+    """Log of a cell's run, which reports progress instead of printing it, and ends with the parent process."""
 
     def __init__(
         self,
@@ -227,10 +227,10 @@ def run_cell(
     progress: Callable[[Pace], None] = lambda _: None,
     asked: Callable[[], bool] = lambda: False,
 ) -> str | None:
-    """Train the cell's run, or go on with it, and write its scores; returns why it stopped early, None if it is done.
+    """Train or resume the cell's run, and write its scores; returns the reason for an early stop, else None.
 
-    After a kill the same call goes on from the last saved state. The result is the last file that is written. Where
-    another process works on the cell, it is waited for: one whose parent was killed is about to end. It stops as soon
+    After a kill the same call continues from the last saved state. The result is the last file written. If
+    another process works on the cell, the call waits: one whose parent was killed is about to end. It stops as soon
     as it is `asked` to.
     """
     folder = root / cell.name
@@ -248,12 +248,17 @@ def run_cell(
             try:
                 run = Run(api.train(plan, task, device, log, None, cell.command(device.type)), task)
             except Stopped as error:
-                return str(error)
+                return reason(error)
         if run.record.about["stopped"]:
             return str(run.record.about["stopped"])
         progress(Pace("scoring", 0, 1))
         write_result(cell, folder, run)
     return None
+
+
+def reason(error: RunFailed) -> str:
+    """Why a run stopped, without the advice for a run alone: a grid goes on by its own command."""
+    return str(error).partition(" (")[0]
 
 
 def write_result(cell: Cell, folder: Path, run: Run) -> None:
@@ -267,14 +272,14 @@ def write_result(cell: Cell, folder: Path, run: Run) -> None:
 
 
 def keep_failure(cell: Cell, root: Path, text: str) -> Path:
-    """Write why a cell failed into its folder."""
+    """Write the reason why a cell failed into its folder."""
     file = root / cell.name / FAILED
     write_bytes(file, text.encode())
     return file
 
 
 def result_digests(cells: Iterable[Cell], root: Path) -> dict[str, str]:
-    """Digest of each result that is there, by the name of its cell."""
+    """Digests of all existing results, by the name of the cell."""
     files = {cell.name: root / cell.name / cell.result for cell in cells}
     return {name: sha256(file) for name, file in files.items() if file.exists()}
 

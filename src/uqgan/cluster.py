@@ -1,11 +1,12 @@
-"""Several machines: the cells of a grid as work for a Ray cluster."""
+"""Execution of a grid's cells on several machines, by a Ray cluster."""
 
 import os
+import platform
 import signal
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -22,19 +23,19 @@ from uqgan.log import interrupts
 from uqgan.parcels import Share, packed, unpack
 
 LISTEN_SECONDS = 0.5
-"""Seconds between two looks at clock and signals."""
+"""Interval between checks of the clock and of signals, in seconds."""
 COUNT_SECONDS = 2.0
-"""Seconds between two counts of the nodes."""
+"""Interval between counts of the nodes, in seconds."""
 GRACE_SECONDS = 30.0
-"""Seconds after the time limit that a cell has until it is told to stop: training stops by itself."""
+"""Delay after the time limit until a cell is asked to stop, in seconds, as training stops by itself."""
 KNOCK_SECONDS = 10.0
-"""Seconds that a cluster has to answer."""
+"""Time limit for an answer of the cluster, in seconds."""
 MISSING = 'Ray is not installed (pip install "uqgan[cluster]")'
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def ray_module() -> Any:
-    """Ray, which tells nobody that it is used."""
+    """Import Ray, with usage reports disabled."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
@@ -46,7 +47,7 @@ def ray_module() -> Any:
 
 @contextmanager
 def connected(address: str) -> Iterator[Any]:
-    """Ray, as a part of the cluster at an address while the block runs; `auto` is the one of this machine."""
+    """Connection to the cluster at an address within the block; `auto` is the cluster of this machine."""
     ray = ray_module()
     if ray.is_initialized():
         yield ray
@@ -69,7 +70,7 @@ def connected(address: str) -> Iterator[Any]:
 
 
 def _knock(address: str) -> None:
-    """Refuse HOST:PORT where nothing answers, which Ray would wait for."""
+    """Refuse HOST:PORT without a server, for which Ray would wait."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon:
         if not port.isdecimal():
@@ -80,29 +81,29 @@ def _knock(address: str) -> None:
 
 
 def _restore(handlers: dict[signal.Signals, Any]) -> None:
-    """Ray has its own idea of what signals do."""
-    with suppress(ValueError):  # signals belong to the main thread
+    """Restore signal handlers, which Ray replaces."""
+    with suppress(ValueError):  # only the main thread handles signals
         for number, handler in handlers.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What a process on a node takes of it."""
+    """Resources of a process on a node."""
 
     cpus: int = 1
     gpus: float | None = None
-    """GPUs, or a share of one; None for one if there are any."""
+    """Number of GPUs, or a share of one; None for one if there are any."""
 
     def of(self, ray: Any, device: str) -> "Needs":
-        """The same with a number of GPUs."""
+        """Resources with the number of GPUs filled in."""
         if self.gpus is not None:
             return self
         there = ray.cluster_resources().get("GPU", 0) > 0
         return replace(self, gpus=1.0 if there and device != "cpu" else 0.0)
 
     def room(self, ray: Any) -> int:
-        """Number of such processes that the nodes carry."""
+        """Number of such processes that fit on the nodes."""
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         wanted = {"CPU": self.cpus, "GPU": self.gpus or 0.0}
         return sum(min(int(node.get(kind, 0) / n + 1e-9) for kind, n in wanted.items() if n) for node in nodes)
@@ -116,15 +117,15 @@ class Needs:
 class Cluster:
     """Executor that runs cells on the nodes of a Ray cluster.
 
-    Data come from this machine. Nodes that see the grid's folder work in it; others get what is there of a run, and
-    send back its saved states and its files, or leave them at `share`, a URL that all of them reach.
+    Data come from this machine. Nodes with access to the grid's folder work in it. Others get the existing files of a
+    run and send back its saved states and files, or store them at `share`, a URL that all nodes can access.
     """
 
     address: str = "auto"
     share: str | None = None
     needs: Needs = Needs()
     most: int | None = None
-    """Most processes; None for as many as the nodes carry."""
+    """Limit of processes; None for as many as fit on the nodes."""
     say: Say = silent
 
     def __call__(self, schedule: Schedule, terms: Terms, report: Report) -> None:
@@ -148,7 +149,7 @@ def _alive(ray: Any) -> list[dict[str, Any]]:
 
 @contextmanager
 def tokens(*folders: Path) -> Iterator[str]:
-    """Hidden files in folders while the block runs, by whose name others know that they see the same folders."""
+    """Hidden files in folders within the block, by whose names nodes recognise shared folders."""
     name = f".seen-{uuid.uuid4().hex}"
     for folder in folders:
         write_bytes(folder / name, b"")
@@ -161,7 +162,7 @@ def tokens(*folders: Path) -> Iterator[str]:
 
 @dataclass(eq=False)
 class Hand:
-    """A process on a node, and the cell that it runs."""
+    """A remote process, and the cell that it runs."""
 
     actor: Any
     arrival: Arrival | None = None
@@ -175,7 +176,7 @@ class Hand:
 
 @dataclass
 class Fleet:
-    """The processes of one grid on all nodes while it runs."""
+    """Processes of a running grid on all nodes."""
 
     ray: Any
     schedule: Schedule
@@ -186,13 +187,13 @@ class Fleet:
     say: Say
     hands: list[Hand] = field(default_factory=list)
     calls: dict[Any, tuple[Hand, Callable[[Hand, Any], None]]] = field(default_factory=dict)
-    """Answers that are waited for: who gives them, and who takes them."""
+    """Pending answers, with their process and their handler."""
     data: dict[str, Any] = field(default_factory=dict)
     """References to the data of tasks."""
     shelf: dict[str, Any] = field(default_factory=dict)
     """References to files of the cache that nodes have made."""
     stillborn: int = 0
-    """Processes in a row that ended before they were ready."""
+    """Number of consecutive processes that ended before they were ready."""
     told: bool = False
     room: int = 0
     counted: float = 0.0
@@ -203,11 +204,11 @@ class Fleet:
 
     @cached_property
     def kind(self) -> Any:
-        """The actor that is started on nodes."""
+        """Actor class for the nodes."""
         return self.ray.remote(max_restarts=0, max_concurrency=4, **self.needs.options)(Host)
 
     def run(self) -> None:
-        """Run all cells; a signal lets them save their states, and is raised again then."""
+        """Run all cells; after a signal they save their states, and it is raised again."""
         end = None if self.terms.max_minutes is None else time.monotonic() + 60 * self.terms.max_minutes
         self._collect()
         with interrupts() as interrupted:
@@ -234,7 +235,7 @@ class Fleet:
                 self.report(Event(cell, "done", "taken from the share"))
 
     def _hire(self) -> None:
-        """Start processes, as many as there is work and room for."""
+        """Start as many processes as there is work and room for."""
         if time.monotonic() - self.counted > COUNT_SECONDS:
             self.room, self.counted = self.needs.room(self.ray), time.monotonic()
         wanted = min(self.most, self.room, len(self.schedule.waiting) + len(self.schedule.running))
@@ -247,17 +248,14 @@ class Fleet:
         self.calls[call] = (hand, take)
 
     def _arrive(self, hand: Hand, arrival: Arrival) -> None:
-        """A process is ready; versions other than those here would give other results."""
-        here = versions()
-        for name, version in arrival.versions.items():
-            if version != here[name]:
-                rule = f"must be that of this machine, {here[name]}"
-                raise RunFailed(f"{arrival.name}: {name} = {version}: {rule} (install the same on all nodes)")
+        """Handle a ready process; one with other versions is refused, as its results would differ."""
+        if wrong := mismatch(versions(), arrival.versions, arrival.name):
+            raise RunFailed(wrong)
         hand.arrival, self.stillborn = arrival, 0
         self._ask(hand, hand.actor.news.remote(), self._hear)
 
     def _hear(self, hand: Hand, news: Any) -> None:
-        """Events, and files of a saved state of a run that is under way."""
+        """Handle events, and the files of a running cell's saved state."""
         events, parcel = news
         for event in events:
             if event.cell == hand.cell:
@@ -267,7 +265,7 @@ class Fleet:
         self._ask(hand, hand.actor.news.remote(), self._hear)
 
     def _hand_out(self, end: float | None) -> None:
-        """Give each process that is free the next cell."""
+        """Give each idle process the next cell."""
         for hand in self.hands:
             if hand.arrival and not hand.cell and (cell := self.schedule.take(hand.last)):
                 hand.cell = cell
@@ -279,7 +277,7 @@ class Fleet:
                 self._ask(hand, hand.actor.run.remote(order), self._return)
 
     def _data(self, task: str) -> Any:
-        """Reference to the data of a task, which every node gets once; those that no cell waits for are given up."""
+        """Reference to the data of a task, sent once per node; data that no remaining cell needs are released."""
         if task not in self.data:
             wanted = {cell.task for cell in (*self.schedule.waiting, *self.schedule.running)}
             self.data = {name: ref for name, ref in self.data.items() if name in wanted}
@@ -287,7 +285,7 @@ class Fleet:
         return self.data[task]
 
     def _return(self, hand: Hand, back: Return) -> None:
-        """A cell has ended."""
+        """Handle the end of a cell."""
         cell, ended = cast(Cell, hand.cell), back.ended
         hand.cell, hand.last = None, cell
         if back.parcel is not None:
@@ -305,7 +303,7 @@ class Fleet:
             self._bury(hand, ended.text)
 
     def _listen(self) -> None:
-        """Wait for what processes say, or for their end."""
+        """Wait for messages of processes, or for their end."""
         if not self.calls:
             time.sleep(LISTEN_SECONDS)
             return
@@ -315,13 +313,13 @@ class Fleet:
             try:
                 answer = self.ray.get(call)
             except self.ray.exceptions.RayError as error:
-                self._bury(hand, _why(error))
+                self._bury(hand, why(error))
             else:
                 if hand in self.hands:
                     take(hand, answer)
 
     def _bury(self, hand: Hand, why: str) -> None:
-        """A process is gone; its cell is put back."""
+        """Handle the end of a process; its cell is rescheduled."""
         if hand not in self.hands:
             return
         self.hands.remove(hand)
@@ -336,7 +334,7 @@ class Fleet:
             self._lose(hand, hand.cell, why)
 
     def _lose(self, hand: Hand, cell: Cell, why: str) -> None:
-        """Put back a cell, or give it up after several times."""
+        """Reschedule a cell, or give it up after several attempts."""
         hand.cell = None
         if self.told:
             self.schedule.finish(cell)
@@ -348,14 +346,14 @@ class Fleet:
             self.report(Event(cell, "failed", why, worker=hand.name))
 
     def _stop(self) -> None:
-        """Tell all processes, once, to save their states and end."""
+        """Ask all processes, once, to save their states and end."""
         if not self.told:
             self.told = True
             for hand in self.hands:
                 hand.actor.stop.remote()
 
     def _dismiss(self) -> None:
-        """End all processes; those that still run a cell are killed."""
+        """Stop all processes; those that still run a cell are killed."""
         leaving = [hand.actor.leave.remote() for hand in self.hands if hand.arrival and not hand.cell]
         with suppress(self.ray.exceptions.RayError):
             if leaving:
@@ -368,7 +366,16 @@ def _late(end: float | None, grace: float = 0.0) -> bool:
     return end is not None and time.monotonic() > end + grace
 
 
-def _why(error: Exception) -> str:
-    """What became of a process, in one line."""
+def mismatch(wanted: Mapping[str, str], found: Mapping[str, str] | None = None, node: str = "") -> str:
+    """Sentence about an unexpected version on a node, by default this one; empty if there is none."""
+    for name, version in (found or versions()).items():
+        if version != wanted[name]:
+            rule = f"must be {wanted[name]}, as on the machine of the command"
+            return f"{node or platform.node()}: {name} = {version}: {rule} (install the same on all nodes)"
+    return ""
+
+
+def why(error: Exception) -> str:
+    """Description of how a process ended, in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__

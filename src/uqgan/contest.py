@@ -1,4 +1,4 @@
-"""The report's part about several methods side by side: a leaderboard, AUROC per OoD set, curves, reliability."""
+"""Part of the report that compares methods: a leaderboard, AUROC per OoD set, curves, reliability."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,12 +26,12 @@ METRICS = {
     "auroc": (("sets", "{set}", "auroc"), True),
     "fpr95": (("sets", "{set}", "fpr95_id_positive"), False),
 }
-"""Columns of the leaderboard: where they stand in the scores, and whether more is better."""
+"""Columns of the leaderboard: their path in the scores, and whether larger is better."""
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """Runs that differ only by their seed."""
+    """Runs that differ only in their seed."""
 
     title: str
     seeds: tuple[int, ...]
@@ -41,7 +41,7 @@ class Contestant:
     sees_ood: bool
 
     def values(self, path: Sequence[str], part: str = "scores") -> list[Any]:
-        """What its runs have at a place of their results; None where it is undefined."""
+        """Values of its runs at a path in their results; None if undefined."""
         return [_at(each[part], path) for each in self.found]
 
     def mean(self, path: Sequence[str]) -> float | None:
@@ -68,13 +68,13 @@ def compare(contestants: Sequence[Contestant]) -> dict[str, Any]:
 
 
 def shared_sets(contestants: Sequence[Contestant]) -> list[str]:
-    """OoD sets that all runs were tested on, `all` of them first where there are several."""
+    """OoD sets common to all runs, preceded by `all` if there are several."""
     every = [outputs for one in contestants for outputs in one.outputs]
     return [name for name in set_names(every[0]) if all(name in set_names(outputs) for outputs in every)]
 
 
 def row_of(one: Contestant, best: Contestant, sets: Sequence[str]) -> dict[str, Any]:
-    """A line of the leaderboard: means with their spread over seeds or a single run's interval, and the paired test."""
+    """Row of the leaderboard: means with their spread over seeds or a single run's interval, and the paired test."""
     cells = {}
     for name, (place, _) in METRICS.items():
         if "{set}" in place and not sets:
@@ -109,7 +109,7 @@ def p_against(one: Contestant, best: Contestant, name: str) -> float | None:
 
 
 def bold(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Titles of the best in each column, among methods that saw no outliers."""
+    """Titles of the best in each column, among methods without outliers."""
     found: dict[str, list[str]] = {}
     for name, (_, more) in METRICS.items():
         means = {
@@ -124,7 +124,7 @@ def bold(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 
 def figures(contestants: Sequence[Contestant], name: str) -> Pictures:
-    """Curves of all contestants, the means over their seeds."""
+    """Curves of all methods, averaged over their seeds."""
     titles = [one.title for one in contestants]
     risks = [mean_curve([risk_of(outputs) for outputs in one.outputs]) for one in contestants]
     drawn = {"risk": curve_figure(titles, risks, "share kept, most certain first", "share wrong of those kept")}
@@ -143,7 +143,7 @@ def risk_of(outputs: Outputs) -> Curve:
 
 @as_svg
 def curve_figure(titles: Sequence[str], curves: Sequence[Curve], x: str, y: str) -> Figure:
-    """A line per contestant, whose colours and dashes are the same in every such figure."""
+    """Figure with a line per method, whose colour and dashes are the same in all figures."""
     figure = Figure((4.4, 2.9), layout="constrained")
     axes = figure.subplots()
     for k, (title, (across, up)) in enumerate(zip(titles, curves, strict=True)):
@@ -160,7 +160,7 @@ def curve_figure(titles: Sequence[str], curves: Sequence[Curve], x: str, y: str)
 
 @as_svg
 def reliability_figure(titles: Sequence[str], confidence: Sequence[Tensor], right: Sequence[Tensor]) -> Figure:
-    """Accuracy over confidence, a small panel per contestant; the runs of all seeds together."""
+    """Reliability diagrams, a small panel per method, with the runs of all seeds together."""
     across = min(4, len(titles))
     down = -(-len(titles) // across)
     figure = Figure((1.5 * across + 0.3, 1.5 * down + 0.3), layout="constrained")

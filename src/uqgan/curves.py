@@ -56,7 +56,7 @@ def training_curves(rows: Rows) -> Figure:
 
 
 def best_row(member: Rows) -> Mapping[str, Any] | None:
-    """Row of the weights that a stage keeps: highest accuracy or lowest validation loss, the last of equal ones."""
+    """Row of the weights that a stage keeps: highest accuracy or lowest validation loss, of equal ones the last."""
     if all("accuracy" in row for row in member):
         return max(member, key=lambda row: (float(row["accuracy"]), row["step"]))
     if all("validation" in row for row in member):

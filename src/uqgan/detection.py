@@ -1,6 +1,6 @@
 """Joint detection: is a sample classified correctly (TP), wrongly (FP), or is it out-of-distribution (OoD)?
 
-Gradient-boosted trees tell it from a method's uncertainty scores, with or without its class probabilities. They are
+Gradient-boosted trees predict it from a method's uncertainty scores, with or without its class probabilities. They are
 fitted on validation samples, known and OoD, and tested on the test samples.
 """
 
@@ -18,17 +18,17 @@ from uqgan.ranking import Floats, Indices
 from uqgan.uncertainty import Prediction, read_max_softmax, read_mutual_information, read_one_vs_all
 
 GROUPS = ("tp", "fp", "ood")
-"""Known and classified correctly, known and classified wrongly, of no known class."""
+"""Groups of samples: correctly classified, wrongly classified, and of no known class."""
 KINDS = ("scores_and_probs", "scores")
-"""What the trees are given: uncertainty scores with the class probabilities, or alone."""
+"""Features of the trees: uncertainty scores with the class probabilities, or alone."""
 TREES, DEPTH = 100, 5
 PARALLEL_FROM = 2_000
-"""Least number of samples to fit on for which a process of its own pays."""
+"""Least number of training samples for which a separate process is faster."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One fit: on the validation samples of a run, to be tested on its test samples."""
+    """A fit on the validation samples of a run, tested on its test samples."""
 
     method: str
     kind: str
@@ -39,19 +39,19 @@ class Job:
 
 @dataclass(frozen=True)
 class Samples:
-    """Features of samples, and the part that each belongs to: 0 TP, 1 FP, from 2 on one OoD set each."""
+    """Features of samples, and the part of each: 0 TP, 1 FP, from 2 on one per OoD set."""
 
     x: Floats
     part: Indices
 
     @property
     def group(self) -> Indices:
-        """0 TP, 1 FP, 2 OoD."""
+        """Group of each sample: 0 TP, 1 FP, 2 OoD."""
         return np.minimum(self.part, 2)
 
 
 def score_columns(method: Method) -> tuple[str, ...]:
-    """Uncertainty scores that tell a method's groups apart, as the paper takes them."""
+    """Uncertainty scores of a method for joint detection, as in the paper."""
     draws = method.passes * method.members
     if method.reading is read_one_vs_all:
         return ("epistemic", "aleatoric") if draws == 1 else ("epistemic", "mean_entropy", "spread")
@@ -61,26 +61,26 @@ def score_columns(method: Method) -> tuple[str, ...]:
 
 
 def columns(method: Method, kind: str) -> tuple[str, ...]:
-    """Columns of a prediction that the trees are given; Max. Softmax has no score beside its probabilities."""
+    """Columns of a prediction used as features; Max. Softmax has no score besides its probabilities."""
     if kind == "scores":
         return score_columns(method)
     return ("probs",) if method.reading is read_max_softmax else ("probs", *score_columns(method))
 
 
 def holds(outputs: Outputs, method: Method) -> bool:
-    """Whether outputs have all columns that joint detection takes; raw scores of older versions may not."""
+    """Whether outputs have all columns for joint detection, which raw scores of older versions may lack."""
     every = (outputs.test, *outputs.ood.values())
     return all(getattr(each, name) is not None for each in every for name in score_columns(method))
 
 
 def features(prediction: Prediction, method: Method, kind: str) -> Floats:
-    """One row per sample."""
+    """Features, one row per sample."""
     found = [getattr(prediction, name).double().numpy() for name in columns(method, kind)]
     return np.column_stack(found)
 
 
 def samples_of(outputs: Outputs, method: Method, kind: str) -> Samples:
-    """Known samples, then those of each OoD set in their order."""
+    """Features and parts of the known samples, then of each OoD set in order."""
     known = np.where(outputs.right.numpy(), 0, 1)
     foreign = [np.full(len(each.probs), 2 + k) for k, each in enumerate(outputs.ood.values())]
     x = [features(each, method, kind) for each in (outputs.test, *outputs.ood.values())]
@@ -88,7 +88,7 @@ def samples_of(outputs: Outputs, method: Method, kind: str) -> Samples:
 
 
 def weights(part: Indices) -> Floats:
-    """Weights that sum to 1 for each of the three groups, and within OoD to the same for every set."""
+    """Sample weights whose sum is 1 per group, and within OoD equal for all sets."""
     counts = np.bincount(part, minlength=3)
     sets = max(1, int(np.count_nonzero(counts[2:])))
     shares = np.where(np.arange(len(counts)) < 2, 1.0, 1 / sets) / np.maximum(counts, 1)
@@ -103,7 +103,7 @@ def fit_trees(samples: Samples, quick: bool) -> Any:
     weight = weights(samples.part)
     trees = GradientBoostingClassifier(n_estimators=TREES, max_depth=DEPTH, random_state=0)
     if quick:
-        weight /= weight.mean()  # its leaves must have a least sum of weights
+        weight /= weight.mean()  # leaves have a minimum sum of weights
         trees = HistGradientBoostingClassifier(
             max_iter=TREES, max_depth=DEPTH, max_leaf_nodes=None, early_stopping=False, random_state=0
         )
@@ -111,13 +111,13 @@ def fit_trees(samples: Samples, quick: bool) -> Any:
 
 
 def model(quick: bool) -> dict[str, Any]:
-    """The trees in words, for records."""
+    """Description of the trees, for records."""
     name = "HistGradientBoostingClassifier" if quick else "GradientBoostingClassifier"
     return {"name": name, "trees": TREES, "depth": DEPTH, "learning_rate": 0.1}
 
 
 def detect(job: Job) -> dict[str, Any]:
-    """Fit on validation samples, and say what becomes of the test samples."""
+    """Fit on validation samples, and evaluate on test samples."""
     method = METHODS[job.method]
     check(job.validation)
     trees = fit_trees(samples_of(job.validation, method, job.kind), job.quick)
@@ -126,9 +126,9 @@ def detect(job: Job) -> dict[str, Any]:
 
 
 def outcome(found: Indices, tested: Samples, sets: Sequence[str]) -> dict[str, Any]:
-    """Accuracy (recall) of each group, None where the test has none; how often each (row) is taken for which (column).
+    """Accuracy (recall) per group, None for an empty one, and the confusion matrix: group (row), prediction (column).
 
-    `sets` has the share of each OoD set that is taken for TP, FP and OoD, `ood_mean` the mean of what is found of them.
+    `sets` has the shares of each OoD set predicted to be TP, FP and OoD, `ood_mean` the mean share found over the sets.
     """
     confusion = np.stack([np.bincount(found[tested.group == k], minlength=3) for k in range(3)])
     totals = confusion.sum(1)
@@ -147,7 +147,7 @@ def outcome(found: Indices, tested: Samples, sets: Sequence[str]) -> dict[str, A
 
 
 def check(validation: Outputs) -> None:
-    """Refuse validation samples without one of the three groups: there is nothing to learn it from."""
+    """Refuse validation samples in which one of the three groups is missing."""
     wrong, n = int((~validation.right).sum()), len(validation.y)
     foreign = sum(len(each.probs) for each in validation.ood.values())
     rule = "joint detection is fitted on samples of all three kinds"
@@ -159,13 +159,13 @@ def check(validation: Outputs) -> None:
 
 
 def sizes(outputs: Outputs) -> dict[str, Any]:
-    """Number of samples of each kind."""
+    """Number of samples per group."""
     right = int(outputs.right.sum())
     return {"tp": right, "fp": len(outputs.y) - right, "ood": {name: len(p.probs) for name, p in outputs.ood.items()}}
 
 
 def facts(validation: Outputs, test: Outputs) -> dict[str, Any]:
-    """What was fitted and tested on, with the digests of both predictions."""
+    """Numbers of samples for fit and test, with the digests of both predictions."""
     return {
         "fitted_on": sizes(validation),
         "tested_on": sizes(test),
@@ -175,7 +175,7 @@ def facts(validation: Outputs, test: Outputs) -> dict[str, Any]:
 
 
 def detect_all(jobs: Sequence[Job]) -> list[dict[str, Any]]:
-    """Outcome of each job, in their order; large ones share the cores of this machine."""
+    """Results of the jobs, in order; large ones run in parallel on the cores of this machine."""
     largest = max(
         (sum(len(p.probs) for p in (job.validation.test, *job.validation.ood.values())) for job in jobs), default=0
     )

@@ -1,4 +1,4 @@
-"""Tables of joint detection: what runs of a task find, beside the paper's values where it has them."""
+"""Tables of joint detection: results of the runs of a task, beside the paper's values."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,12 +6,12 @@ from typing import Any
 
 from uqgan import paper
 from uqgan.detection import GROUPS, KINDS
-from uqgan.layouts import DIFFERENCE, MARKS, Line, Text, values_of
+from uqgan.layouts import MARKS, Line, Text, values_of
 from uqgan.methods import METHODS
 from uqgan.reproduction import Cell, Ours
 
 Record = Mapping[str, Any]
-"""Outcome of joint detection for one run, as `uqgan detect` keeps it."""
+"""Result of joint detection for one run, as `uqgan detect` saves it."""
 TITLES = {"tp": "TP", "fp": "FP", "ood": "OoD"}
 WORDS = {"scores_and_probs": "scores and probabilities", "scores": "scores only"}
 COLUMNS = tuple((kind, group) for kind in KINDS for group in GROUPS)
@@ -20,7 +20,7 @@ COLUMNS = tuple((kind, group) for kind in KINDS for group in GROUPS)
 
 @dataclass(frozen=True)
 class Row:
-    """Records of one method, with the same settings but for the seed."""
+    """Records of one method with equal settings except for the seed."""
 
     method: str
     title: str
@@ -28,28 +28,32 @@ class Row:
 
 
 def table_lines(task: str, rows: Sequence[Row]) -> list[Line]:
-    """Lines of each row: the paper's, ours and the difference, with a verdict where both had the same OoD sets."""
+    """Lines of each row: the paper's values, ours, and the difference, with a verdict if both had the same OoD sets."""
     made = []
     for row in rows:
         cells = [cell_of(task, row, kind, group) for kind, group in COLUMNS]
         same = all(set(record["tested_on"]["ood"]) == set(paper.sizes(task)) for record in row.records)
         title = row.title
         for who, texts in values_of(cells).items():
-            shown = texts if same else tuple(replace(text, verdict="") for text in texts)
+            shown = texts if same else tuple(map(without_verdict, texts))
             made.append(Line(title, who, str(len(row.records)) if who == "ours" else "", shown))
             title = ""
     return made
 
 
+def without_verdict(text: Text) -> Text:
+    return replace(text, words=text.words.rstrip("".join(MARKS.values())), verdict="")
+
+
 def cell_of(task: str, row: Row, kind: str, group: str) -> Cell:
-    """Accuracy on a group, in percent; a run whose test has none of it is left out."""
+    """Accuracy on a group over the runs, in percent; runs without samples of it are left out."""
     found = [record[kind]["per_class"][group] for record in row.records]
     values = tuple(100 * value for value in found if value is not None)
     return Cell(group, paper.detection_value(task, row.method, kind, group), Ours(values) if values else None)
 
 
 def rows_of_methods(task: str, records: Sequence[Record]) -> list[Row]:
-    """A row for each method of the paper's table, and for others that have records, in the order of METHODS."""
+    """Rows of the methods in the paper's table, and of others with records, in the order of METHODS."""
     rows = []
     for name, method in METHODS.items():
         own = tuple(record for record in records if record["method"] == name)
@@ -63,23 +67,16 @@ def header() -> list[str]:
 
 
 def markdown(task: str, rows: Sequence[Row]) -> str:
-    """The table as Markdown."""
+    """Table as Markdown."""
     lines = [["method", "from", "seeds", *header()], ["---", "---", *["--:"] * (1 + len(COLUMNS))]]
-    lines += [[line.method, line.who, line.seeds, *map(spelled(line), line.cells)] for line in table_lines(task, rows)]
+    lines += [
+        [line.method, line.who, line.seeds, *(text.words for text in line.cells)] for line in table_lines(task, rows)
+    ]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
-def spelled(line: Line) -> Any:
-    """How a cell of this line is written: a difference with its verdict."""
-
-    def words(text: Text) -> str:
-        return text.words + (MARKS.get(text.verdict, "") if line.who == DIFFERENCE else "")
-
-    return words
-
-
 def confusion_markdown(records: Sequence[Record], kind: str) -> str:
-    """Share of each group (row) that is taken for which (column), in percent: the mean over the runs."""
+    """Confusion matrix in percent, averaged over the runs: group (row), prediction (column)."""
     lines = [["", *(f"taken for {TITLES[group]}" for group in GROUPS)], ["---", "--:", "--:", "--:"]]
     for k, group in enumerate(GROUPS):
         shares = [

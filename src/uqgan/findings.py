@@ -1,4 +1,4 @@
-"""What the paper found in its studies, each held against a curve of ours."""
+"""Findings of the paper's studies, each compared with a measured curve."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,37 +7,37 @@ from functools import partial
 from uqgan.studies import Curve, Value
 
 CLOSE = 0.005
-"""Difference of scores that counts as none: seeds differ by as much."""
+"""Difference of scores that counts as equality, as seeds differ by as much."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A finding of the paper and how a curve stands to it."""
+    """Comparison of a curve with a finding of the paper."""
 
     words: str
-    """What the paper says."""
+    """Statement of the paper."""
     agrees: bool
     evidence: str
-    """What the curve says."""
+    """Values of the curve."""
 
 
 Check = Callable[[Curve], tuple[bool, str] | None]
-"""Whether a curve agrees, and its values; None if it lacks those that are needed."""
+"""Whether a curve agrees, and its values; None if values are missing."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper, and what it asks of a curve."""
+    """A statement of the paper, and its test on a curve."""
 
     study: str
     words: str
     check: Check
     tasks: tuple[str, ...] = ()
-    """The tasks that it is about; empty for all."""
+    """Tasks that it is restricted to; empty for none."""
 
 
 def findings(curve: Curve) -> list[Finding]:
-    """All findings of the paper about what a curve shows."""
+    """Comparisons of a curve with all findings of the paper about it."""
     found = []
     for claim in CLAIMS:
         if claim.study == curve.study and curve.task in (claim.tasks or (curve.task,)) and (said := claim.check(curve)):
@@ -50,7 +50,7 @@ def at(value: Value, score: float) -> str:
 
 
 def best_within(low: float, high: float, curve: Curve) -> tuple[bool, str] | None:
-    """Whether a value from low to high has the best AUROC, or one that differs by no more than CLOSE."""
+    """Whether a value from low to high has the best AUROC, up to CLOSE."""
     found = curve.means("auroc")
     inside = {value: score for value, score in found.items() if low <= float(value) <= high}
     if not inside or len(found) < 3:
@@ -61,7 +61,7 @@ def best_within(low: float, high: float, curve: Curve) -> tuple[bool, str] | Non
 
 
 def worse_at(values: tuple[float, ...], curve: Curve) -> tuple[bool, str] | None:
-    """Whether the AUROC is lower at each of these values than at the best of all."""
+    """Whether the AUROC at each of these values is lower than the best one."""
     found = curve.means("auroc")
     if not set(values) <= set(found) or len(found) < 3:
         return None
@@ -71,7 +71,7 @@ def worse_at(values: tuple[float, ...], curve: Curve) -> tuple[bool, str] | None
 
 
 def best_named(name: str, curve: Curve) -> tuple[bool, str] | None:
-    """Whether none has a better AUROC than this."""
+    """Whether no value has a better AUROC than this one."""
     found = curve.means("auroc")
     if name not in found or len(found) < 2:
         return None
@@ -125,4 +125,4 @@ CLAIMS = (
     Claim("n-classes", "UQGAN with MC-Dropout has the highest AUROC", partial(highest, "auroc", "uqgan-mc")),
     Claim("n-classes", "UQGAN with MC-Dropout has the highest accuracy", partial(highest, "accuracy", "uqgan-mc")),
 )
-"""From the paper's section 4 and its appendix on parameters."""
+"""Findings of the paper's section 4 and of its appendix on parameters."""

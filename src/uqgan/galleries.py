@@ -1,4 +1,4 @@
-"""The report's parts about decisions: how many samples get each one, and pictures of each."""
+"""Parts of the report about decisions: number and share of each, and galleries of pictures."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,11 +16,11 @@ SHOWN = 6
 Place = tuple[str | None, int]
 """A test sample: the name of its OoD set, None for the known classes, and its index there."""
 Made = Mapping[str | None, Decisions]
-"""Decisions by the name of the OoD set, None for the known classes; empty if nothing was decided."""
+"""Decisions by the name of the OoD set, None for the known classes; empty without decisions."""
 
 
 def shares(outputs: Outputs, made: Made) -> list[tuple[str, int, dict[str, float]]]:
-    """Number of samples and share of each decision: for right and wrong predictions, and per OoD set."""
+    """Number of samples and shares of the decisions, for correct and wrong predictions, and per OoD set."""
     right = outputs.right.tolist()
     groups = [
         (f"known, predicted {name}", [w for w, r in zip(made[None].words, right, strict=True) if r == wanted])
@@ -31,7 +31,7 @@ def shares(outputs: Outputs, made: Made) -> list[tuple[str, int, dict[str, float
 
 
 def galleries(task: Task, outputs: Outputs, made: Made) -> dict[str, dict[str, Any]]:
-    """Pictures of known classes and foreign ones per decision; without decisions, those of extreme uncertainty."""
+    """Galleries of known and foreign pictures per decision; without decisions, of extreme uncertainties."""
     found: dict[str, dict[str, Any]] = {}
     sides: dict[str, Mapping[Any, Prediction]] = {"known": {None: outputs.test}, "foreign": outputs.ood}
     for side, sets in sides.items():
@@ -70,24 +70,24 @@ def _shelf(task: Task, outputs: Outputs, made: Made, places: Sequence[Place], n:
 
 
 def by_decision(places: Sequence[Place], made: Made) -> dict[str, list[Place]]:
-    """The samples that got each decision."""
+    """Samples by decision."""
     words = [made[name].words[k] for name, k in places]
     return {word: [place for place, w in zip(places, words, strict=True) if w == word] for word in WORDS}
 
 
 def by_uncertainty(places: Sequence[Place], found: Prediction) -> dict[str, list[Place]]:
-    """A few samples with the least epistemic, the most aleatoric, the most epistemic uncertainty."""
+    """A few samples with the lowest epistemic, the highest aleatoric, and the highest epistemic uncertainty."""
     keys = {"least": found.epistemic, "torn": -found.aleatoric, "most": -found.epistemic}
     return {name: [places[k] for k in key.argsort(stable=True)[:SHOWN].tolist()] for name, key in keys.items()}
 
 
 def evenly(group: Sequence[Place]) -> list[Place]:
-    """A few of these samples, spread evenly: neither the best nor the worst."""
+    """A few of these samples at equal distances, so that they are typical."""
     return [group[k] for k in torch.linspace(0, len(group) - 1, min(SHOWN, len(group))).long().tolist()]
 
 
 def thumbnail(task: Task, outputs: Outputs, made: Made, place: Place) -> dict[str, Any]:
-    """What `gallery.html.jinja` shows of a picture."""
+    """Template variables of a picture in `gallery.html.jinja`."""
     ood, k = place
     x, found = (task.test.x, outputs.test) if ood is None else (task.ood[ood], outputs.ood[ood])
     files = task.files.get("test" if ood is None else f"ood/{ood}", ())

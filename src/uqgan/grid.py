@@ -1,6 +1,6 @@
-"""A grid of cells: which are done, which come next, and what became of each. It knows nothing of processes or clusters.
+"""A grid of cells: which are done, which come next, and how each ended, independently of processes and clusters.
 
-An executor (`pool`, `cluster`) takes cells from a `Schedule`, runs them anywhere, and reports every `Event`.
+An executor (`pool`, `cluster`) takes cells from a `Schedule`, runs them, and reports every `Event`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,23 +15,23 @@ from uqgan.methods import METHODS
 
 State = Literal["waiting", "running", "done", "stopped", "failed"]
 MOST_LOSSES = 3
-"""Times that a cell may lose the process that ran it before it counts as failed."""
+"""Number of lost processes after which a cell counts as failed."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened to a cell: it began, went on by some steps, or came to an end."""
+    """An event of a cell: it started, made progress, or ended."""
 
     cell: Cell
     state: State
     text: str = ""
-    """What it says: its stage, a note, or why it stopped or failed."""
+    """Its stage, a note, or the reason why it stopped or failed."""
     step: int = 0
     total: int = 0
     seconds_left: float = 0.0
-    """Estimate for the present stage; 0 if there is none."""
+    """Estimated remaining time of the present stage; 0 without an estimate."""
     worker: str = ""
-    """Who runs it."""
+    """Name of the worker that runs it."""
 
 
 Report = Callable[[Event], None]
@@ -39,7 +39,7 @@ Report = Callable[[Event], None]
 
 @dataclass(frozen=True)
 class Terms:
-    """What all cells of a grid have in common."""
+    """Conditions common to all cells of a grid."""
 
     root: Path
     """Folder of the results."""
@@ -47,22 +47,22 @@ class Terms:
     data_root: Path | None = None
     """Folder of the paper's data sets; UQGAN_DATA if not given."""
     image_size: int | None = None
-    """Size at which own pictures are seen; chosen by what is there if not given."""
+    """Size for user-supplied pictures; chosen by the pictures if not given."""
     skip_broken: bool = False
-    """Whether pictures that cannot be read are left out."""
+    """Whether unreadable pictures are left out."""
     max_minutes: float | None = None
-    """Time after which running cells are stopped, to be gone on with later."""
+    """Time limit after which running cells are stopped, to be resumed later."""
 
     def load(self, task: str, say: Say = silent) -> Task:
-        """Data of a task."""
+        """Function that loads the data of a task."""
         return load_task(task, 0, self.data_root, self.image_size, None, self.skip_broken, say)
 
 
 class Executor(Protocol):
-    """Runs all cells of a schedule, each to its end, and reports every event. It returns when none can go on.
+    """Runner of all cells of a schedule, which reports every event, and returns when no cell can continue.
 
-    A cell whose process died is put back (`Schedule.lose`); one that raised an error is reported as failed, with the
-    error kept in its folder (`cells.keep_failure`). Ctrl-C lets running cells save their state and is raised again.
+    A cell whose process died is rescheduled (`Schedule.lose`); one that raised an error is reported as failed, with the
+    error saved in its folder (`cells.keep_failure`). On Ctrl-C running cells save their states, and it is raised again.
     """
 
     def __call__(self, schedule: "Schedule", terms: Terms, report: Report) -> None: ...
@@ -70,7 +70,7 @@ class Executor(Protocol):
 
 @dataclass
 class Schedule:
-    """Cells still to do, in an order in which they share work and do little twice."""
+    """Remaining cells, in an order that avoids loading, compiling and training anything twice."""
 
     waiting: list[Cell]
     running: list[Cell] = field(default_factory=list)
@@ -78,7 +78,7 @@ class Schedule:
 
     @staticmethod
     def of(cells: Iterable[Cell]) -> "Schedule":
-        """Cells of the same networks and data stand together; ensembles come after the members that they consist of."""
+        """Order of cells: those with the same networks and data are adjacent, ensembles come after their members."""
         cells = list(cells)
         tasks = list(dict.fromkeys(cell.task for cell in cells))
         order = {cell: k for k, cell in enumerate(cells)}
@@ -92,10 +92,10 @@ class Schedule:
         return bool(self.waiting or self.running)
 
     def take(self, last: Cell | None = None, fits: Callable[[Cell], bool] = lambda _: True) -> Cell | None:
-        """Next cell for a worker that ran `last` before; None if all that wait need what others are training now.
+        """Next cell for a worker that ran `last` before; None if all remaining cells need classifiers in training.
 
-        A worker stays with the task and the kind of network that it has loaded and compiled, as long as there are any.
-        A cell that does not fit beside those that run waits.
+        A worker keeps the task and kind of network that it has loaded and compiled as long as possible.
+        A cell without room beside the running ones waits.
         """
         busy = frozenset[str]().union(*(cell.work for cell in self.running))
         free = [cell for cell in self.waiting if not cell.work & busy and fits(cell)]
@@ -110,7 +110,7 @@ class Schedule:
         self.running.remove(cell)
 
     def lose(self, cell: Cell) -> bool:
-        """Put back a cell whose process died; False if that happened too often."""
+        """Reschedule a cell whose process died; False if that happened too often."""
         self.running.remove(cell)
         self.losses[cell] = self.losses.get(cell, 0) + 1
         if self.losses[cell] < MOST_LOSSES:
@@ -120,7 +120,7 @@ class Schedule:
 
 
 def _distance(cell: Cell, last: Cell | None, running: Sequence[Cell]) -> tuple[bool, bool, bool]:
-    """What a worker that ran `last` would have to load, compile, or wait for."""
+    """Cost for a worker that ran `last`: data to load, networks to compile, classifiers to wait for."""
     method = METHODS[cell.method]
     needs_autoencoder = "autoencoder" in method.recipe.SETTINGS
     twins = [one for one in running if (one.task, one.seed) == (cell.task, cell.seed)]
@@ -132,16 +132,16 @@ def _distance(cell: Cell, last: Cell | None, running: Sequence[Cell]) -> tuple[b
 
 @dataclass
 class Survey:
-    """What is there of a grid before it runs."""
+    """State of a grid before it runs."""
 
     done: list[Cell]
     failed: list[Cell]
-    """Failed before, and left alone."""
+    """Cells that failed before and are not retried."""
     to_do: list[Cell]
 
 
 def survey(cells: Iterable[Cell], root: Path, retry_failed: bool = False) -> Survey:
-    """Sort the cells by what is there of them."""
+    """Sort the cells by their state on the disk."""
     found = Survey([], [], [])
     for cell in cells:
         if is_done(cell, root):

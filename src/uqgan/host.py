@@ -1,6 +1,6 @@
-"""What runs on the nodes of a Ray cluster: cells of a grid, one after another, in a process that stays.
+"""Host process on a node of a Ray cluster, which runs cells of a grid in sequence.
 
-It does not import Ray when it is loaded; `cluster` makes an actor of it.
+Ray is not imported here; `cluster` makes an actor of the class.
 """
 
 import os
@@ -26,31 +26,31 @@ from uqgan.parcels import Marks, Parcel, Share, marks_of, packed, unpack
 from uqgan.worker import Ended, Post, run
 
 PATIENCE_SECONDS = 5.0
-"""Seconds after which `news` answers, with or without any."""
+"""Time limit of `news`, in seconds, after which it answers without any."""
 PAUSE_SECONDS = 0.5
-"""Seconds in which news are gathered."""
+"""Interval in which news are collected, in seconds."""
 STATES = "resume/"
-"""Start of the paths of saved states in a run's folder."""
+"""Prefix of the paths of saved states in a run's folder."""
 SHELF = ".safetensors"
-"""Ending of the files of the cache that are passed on."""
+"""Ending of the cache files that are transferred."""
 
 
 @dataclass(frozen=True)
 class Station:
-    """What a host is told when it starts."""
+    """Arguments of a host."""
 
     terms: Terms
     device: str
     threads: int
     token: str
-    """Name of a hidden file in the grid's folder, and in the cache's: who sees it shares that folder."""
+    """Name of a hidden file in the grid's folder and in the cache's, by which a node recognises a shared folder."""
     share: str | None = None
-    """URL that runs go through, where the grid's folder is not seen."""
+    """URL for the transfer of runs to nodes without access to the grid's folder."""
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """The first word of a host."""
+    """First message of a host."""
 
     name: str
     versions: dict[str, str]
@@ -60,21 +60,21 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Order:
-    """A cell to run, and what it needs."""
+    """A cell to run, with its data and files."""
 
     cell: Cell
     minutes: float | None
     task: Any
-    """Reference to its data."""
+    """Reference to the data of its task."""
     begun: Parcel
-    """Files of the run, if it was begun before."""
+    """Files of the run, if it was started before."""
     shelf: dict[str, Any]
-    """References to files of the cache."""
+    """References to cache files."""
 
 
 @dataclass(frozen=True)
 class Return:
-    """How a cell ended, the files of its run where nothing is shared, and those that the cache got."""
+    """Outcome of a cell, the files of its run if no folder is shared, and new cache files."""
 
     ended: Ended
     parcel: Parcel | None
@@ -82,12 +82,12 @@ class Return:
 
 
 def versions() -> dict[str, str]:
-    """Versions that results depend on."""
+    """Versions of packages that results depend on."""
     return {"uqgan": __version__, "torch": str(torch.__version__), "python": platform.python_version()}
 
 
 class Host:
-    """Runs cells in one thread, and tells of them from another."""
+    """Runner of cells in one thread, which reports from another."""
 
     def __init__(self, station: Station) -> None:
         os.environ["OMP_NUM_THREADS"] = os.environ["LOKY_MAX_CPU_COUNT"] = str(station.threads)
@@ -107,13 +107,13 @@ class Host:
         self.asked = False
 
     def arrive(self) -> Arrival:
-        """Say who it is, and what it sees."""
+        """First message: node, versions, and shared folders."""
         name = f"{platform.node()}:{os.getpid()}"
         return Arrival(name, versions(), self.sees_root, self.sees_cache)
 
     def run(self, order: Order) -> Return:
-        """Run a cell, and return what became of it."""
-        torch.set_num_threads(self.station.threads)  # each thread has a number of its own
+        """Run a cell, and return its outcome."""
+        torch.set_num_threads(self.station.threads)  # the number of threads is set per thread
         cell, before = order.cell, self._cached()
         self._take_from_shelf(order)
         if not self.sees_root:
@@ -128,7 +128,7 @@ class Host:
         return Return(ended, parcel, made)
 
     def news(self) -> tuple[Sequence[Event], Parcel]:
-        """What happened since the last call, and states that were saved; waits for something to happen."""
+        """Events and saved states since the last call; waits for the first."""
         with self.told:
             self.told.wait_for(lambda: bool(self.events), PATIENCE_SECONDS)
         time.sleep(PAUSE_SECONDS)
@@ -137,23 +137,23 @@ class Host:
         return events, self._saved()
 
     def stop(self) -> None:
-        """Let the running cell save its state and end."""
+        """Ask the running cell to save its state and end."""
         self.asked = True
 
     def leave(self) -> None:
-        """Delete the folder that nobody else sees."""
+        """Delete the folder, unless it is shared."""
         if not self.sees_root:
             shutil.rmtree(self.terms.root, ignore_errors=True)
 
     def _tell(self, event: Event) -> None:
         with self.told:
             if event.total and self.events and self.events[-1].total:
-                self.events.pop()  # of the steps only the latest counts
+                self.events.pop()  # only the latest step is reported
             self.events.append(event)
             self.told.notify_all()
 
     def _task(self, order: Order) -> Task:
-        """The data of a cell's task; those of the last one are kept."""
+        """Data of a cell's task; those of the last task are kept in memory."""
         import ray
 
         if order.cell.task not in self.tasks:
@@ -162,7 +162,7 @@ class Host:
         return self.tasks[order.cell.task]
 
     def _begin(self, order: Order) -> None:
-        """Fill the folder of a cell with what is there of it."""
+        """Write the existing files of a cell into its folder."""
         folder = self.terms.root / order.cell.name
         shutil.rmtree(folder, ignore_errors=True)
         begun = (self.share.fetch(order.cell.name) if self.share else {}) or order.begun
@@ -170,7 +170,7 @@ class Host:
         self.marks = marks_of(folder)
 
     def _end(self, cell: Cell, ended: Ended) -> Parcel | None:
-        """The files of a run that has ended; they go to the share if there is one."""
+        """Files of a run that has ended, which are also stored at the share, if there is one."""
         folder = self.terms.root / cell.name
         parcel = packed(folder)
         shutil.rmtree(folder, ignore_errors=True)
@@ -179,7 +179,7 @@ class Host:
         return parcel
 
     def _saved(self) -> Parcel:
-        """Files that changed, if the running cell has saved a state since the last time."""
+        """Changed files, if the running cell has saved a state since the last call."""
         with self.carrying:
             if self.sees_root or self.running is None:
                 return {}
@@ -195,7 +195,7 @@ class Host:
             return {}
 
     def _cached(self) -> set[str]:
-        """Files of the cache that another machine could use."""
+        """Cache files that other machines can use."""
         if self.sees_cache:
             return set()
         place = cache_folder()

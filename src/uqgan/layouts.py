@@ -1,4 +1,4 @@
-"""A setting's tables as Markdown, CSV, LaTeX and HTML: paper, ours and the difference for each method."""
+"""Tables of a setting as Markdown, CSV, LaTeX and HTML: paper, ours and the difference for each method."""
 
 import csv
 import io
@@ -16,7 +16,7 @@ MARKS = {BETTER: " ▲", WORSE: " ▼"}
 VERDICTS = " ▲ better, ▼ worse than the paper by more than 2 of its standard deviations."
 NOTHING = "–"
 NAMED = 4
-"""Columns in which a method is worse that are named; of more the number is told."""
+"""Limit of columns listed in which a method is worse; further ones are counted."""
 RUNS = "Runs, with 95 % intervals over their test samples"
 CSV_COLUMNS = (
     "setting", "method", "metric", "sets", "score", "paper", "paper_std", "ours", "ours_std", "n", "seeds",
@@ -27,7 +27,7 @@ PAPER, OURS, DIFFERENCE = "paper", "ours", "difference"
 
 @dataclass(frozen=True)
 class Text:
-    """What a cell says, and how it stands out."""
+    """Text and emphasis of a cell."""
 
     words: str
     verdict: str = ""
@@ -36,17 +36,17 @@ class Text:
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a table: a method's values from the paper, ours, or their difference."""
+    """Line of a table: values of a method from the paper, ours, or their difference."""
 
     method: str
-    """Title of the method on its first line, else empty."""
+    """Title of the method on its first line, otherwise empty."""
     who: str
     seeds: str
     cells: tuple[Text, ...]
 
 
 def lines(found: Reproduction, block: Block) -> list[Line]:
-    """Lines of one table; a method without values in it has none."""
+    """Lines of one table, without methods that have no values in it."""
     made = []
     for row in found.rows:
         cells = [row.cells[bare(column)] for column in block.columns]
@@ -58,7 +58,7 @@ def lines(found: Reproduction, block: Block) -> list[Line]:
 
 
 def values_of(cells: list[Cell]) -> dict[str, tuple[Text, ...]]:
-    """A row's lines that have a value or more."""
+    """Lines of a row with at least one value."""
     texts = {
         PAPER: [Text(str(cell.paper) if cell.paper else NOTHING) for cell in cells],
         OURS: [Text(str(cell.ours) if cell.ours else NOTHING, cell.verdict, cell.best) for cell in cells],
@@ -68,19 +68,19 @@ def values_of(cells: list[Cell]) -> dict[str, tuple[Text, ...]]:
 
 
 def signed(difference: float | None) -> str:
-    """A difference with its sign, and no sign where nothing is left of it."""
+    """Difference with its sign, without one if it rounds to 0."""
     return NOTHING if difference is None else f"{difference:+.2f}".replace("+0.00", "0.00").replace("-0.00", "0.00")
 
 
 def title_of(row: Row) -> str:
-    """A method's title, with what sets it apart from the paper's other rows."""
+    """Title of a method, with a mark for what distinguishes it from the other rows."""
     if METHODS[row.method].sees_ood:
         return f"{row.title} (sees outliers)"
     return row.title if row.printed or not paper.methods(row.task) else f"{row.title} (ours)"
 
 
 def counted(found: Reproduction) -> str:
-    """How many values of the paper were reached, as a sentence."""
+    """Sentence with the number of reached values of the paper."""
     counts = found.counts()
     words = {BETTER: "better than that", WORSE: "worse"}
     compared = sum(counts[state] for state in counts if state not in (MISSING, INCOMPARABLE))
@@ -94,7 +94,7 @@ def counted(found: Reproduction) -> str:
 
 
 def column_title(found: Reproduction, column: Column) -> str:
-    """What a column is called outside of its table."""
+    """Name of a column outside its table."""
     name = paper.TITLES[column.metric]
     if not column.sets:
         return name
@@ -106,7 +106,7 @@ def names_of(sets: tuple[str, ...]) -> str:
 
 
 def explanations(found: Reproduction) -> list[str]:
-    """Sentences that belong under the tables."""
+    """Sentences below the tables."""
     said = ["Percent; mean ± standard deviation, ours over the seeds."]
     if found.ties:
         best = "the best of ours without outliers, and what cannot be told from it"
@@ -130,7 +130,7 @@ def explanations(found: Reproduction) -> list[str]:
 
 
 def markdown_table(found: Reproduction, block: Block) -> str:
-    """One table, without its heading."""
+    """Table as Markdown, without its heading."""
     compared = bool(paper.methods(found.task))
     head = ["method", *(["from"] if compared else []), "seeds"]
     rows = [[*head, *(column.title for column in block.columns)]]
@@ -151,7 +151,7 @@ def to_markdown(found: Reproduction) -> str:
 
 
 def runs_table(found: Reproduction) -> str:
-    """Every run with the first table's columns and their intervals, as Markdown; empty where there is no run."""
+    """Markdown table of all runs with the first table's columns and their intervals; empty without runs."""
     columns = found.blocks[0].columns
     rows = [["method", "seed", *(column.title for column in columns)], ["---", "--:", *("--:" for _ in columns)]]
     for row in found.rows:
@@ -169,7 +169,7 @@ def with_interval(column: Column, result: Result) -> str:
 
 
 def sentences(found: Reproduction) -> list[str]:
-    """The count of values, what is missing, what is worse, and the explanations."""
+    """Sentences on the number of values reached, missing and worse ones, and the explanations."""
     said = [counted(found)] if paper.methods(found.task) else []
     said += [f"Missing: {', '.join(found.missing)}."] if found.missing else []
     worse = []
@@ -182,7 +182,7 @@ def sentences(found: Reproduction) -> list[str]:
 
 
 def to_csv(found: Reproduction) -> str:
-    """One line per value, in percent; sets that are taken together are joined by +.
+    """CSV with one line per value, in percent; names of pooled sets are joined by +.
 
     `values` are those of the runs in the order of their seeds, `lows` and `highs` their 95 % intervals; - is none.
     """
@@ -248,7 +248,7 @@ def latex_text(words: str) -> str:
 
 
 def to_html(found: Reproduction) -> str:
-    """One self-contained page; values of ours outside the paper's ± 2 standard deviations are coloured."""
+    """Self-contained HTML page; our values outside the paper's ± 2 standard deviations are coloured."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     pages = Environment(

@@ -1,6 +1,6 @@
-"""NVIDIA's Multi-Process Service: a daemon under which processes compute on a GPU at the same time, not in turns.
+"""NVIDIA's Multi-Process Service (MPS): a daemon with which processes use a GPU concurrently instead of in turns.
 
-A grid starts a daemon of its own, with folders of its own, and ends it. What a killed grid left is ended by the next.
+Each grid starts a daemon with separate folders, and stops it. The daemon of a killed grid is stopped by the next grid.
 """
 
 import json
@@ -22,19 +22,19 @@ from uqgan.files import cache_folder, write_json
 CONTROL = "nvidia-cuda-mps-control"
 PIPES, LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
 PATIENCE_SECONDS = 60.0
-"""Seconds that the daemon gets for an answer."""
+"""Time limit for an answer of the daemon, in seconds."""
 IN_TURNS = "workers compute on the GPU in turns"
 PROBE = """
 import ctypes
 cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
 raise SystemExit(cuda.cuInit(0) or cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
 """
-"""A program that uses the GPU, and fails if that is not possible."""
+"""Program that fails if a process cannot use the GPU."""
 
 
 @contextmanager
 def shared(say: Say) -> Iterator[Mapping[str, str] | None]:
-    """Environment in which processes share the GPU while the block runs; None where that is not possible."""
+    """Environment variables with which processes share the GPU within the block; None if MPS is not available."""
     end_orphans(say)
     if not shutil.which(CONTROL):
         say(f"{CONTROL} is not installed: {IN_TURNS}")
@@ -49,9 +49,9 @@ def shared(say: Say) -> Iterator[Mapping[str, str] | None]:
 
 @contextmanager
 def _own_daemon(say: Say) -> Iterator[Mapping[str, str] | None]:
-    """A daemon that lives as long as the block."""
+    """Run a daemon within the block."""
     with ExitStack() as stack:
-        # The system's folder for temporary files, as names of sockets must be short.
+        # In the system's temporary folder, as paths of sockets must be short.
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="uqgan-mps-", ignore_cleanup_errors=True)))
         environment = {PIPES: str(place / "pipes"), LOGS: str(place / "logs")}
         note = _notes() / f"{os.getpid()}.json"
@@ -61,7 +61,7 @@ def _own_daemon(say: Say) -> Iterator[Mapping[str, str] | None]:
             stack.enter_context(FileLock(note.with_suffix(".lock")).acquire(blocking=False))
             stack.callback(note.with_suffix(".lock").unlink, missing_ok=True)
         except (OSError, RunFailed, Timeout):
-            pass  # without a note it cannot be found after a kill, and works otherwise
+            pass  # without the note the daemon works, but cannot be found after a kill
         why = _start(environment)
         if not why:
             stack.callback(_ask, "quit", environment)
@@ -76,7 +76,7 @@ def _own_daemon(say: Say) -> Iterator[Mapping[str, str] | None]:
 
 
 def end_orphans(say: Say) -> None:
-    """End daemons of grids that were killed; the lock of a grid that lives is held."""
+    """Stop the daemons of killed grids, recognised by their released locks."""
     for note in _notes().glob("*.json"):
         lock = FileLock(note.with_suffix(".lock"))
         try:
@@ -86,7 +86,7 @@ def end_orphans(say: Say) -> None:
                 if place.is_dir() and _ask("quit", environment):
                     say("ended the MPS daemon of a grid that was killed")
                 elif place.is_dir() and _ask("get_server_list", environment):
-                    continue  # it still has clients: the next grid ends it
+                    continue  # it still has clients: the next grid will stop it
                 shutil.rmtree(place, ignore_errors=True)
                 note.unlink(missing_ok=True)
                 note.with_suffix(".lock").unlink(missing_ok=True)
@@ -95,7 +95,7 @@ def end_orphans(say: Say) -> None:
 
 
 def _start(environment: Mapping[str, str]) -> str:
-    """Start a daemon; returns why that failed, nothing if it did not."""
+    """Start a daemon; returns the reason for a failure, empty on success."""
     for place in environment.values():
         Path(place).mkdir()
     try:
@@ -114,7 +114,7 @@ def _start(environment: Mapping[str, str]) -> str:
 
 
 def _ask(command: str, environment: Mapping[str, str]) -> bool:
-    """Whether a daemon is there and takes a command."""
+    """Whether a daemon is running and accepts a command."""
     with suppress(OSError, subprocess.TimeoutExpired):
         done = subprocess.run(
             [CONTROL],
@@ -141,5 +141,5 @@ def _usable(environment: Mapping[str, str]) -> bool:
 
 
 def _notes() -> Path:
-    """Folder of notes on the daemons that were started, one per grid."""
+    """Folder of notes on running daemons, one per grid."""
     return cache_folder() / "mps"

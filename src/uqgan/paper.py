@@ -1,4 +1,4 @@
-"""The values that the paper prints, in percent, and how a value of ours stands to one of them."""
+"""Values printed in the paper, in percent, and the verdict on a measured value."""
 
 import json
 import math
@@ -12,10 +12,10 @@ FILE = "paper.json"
 KNOWN = ("accuracy", "auroc_sf", "ece")
 """Metrics of the known classes."""
 RANKED = ("auroc", "aupr_in", "aupr_out", "fpr95_id_positive")
-"""Metrics of an OoD set, and of all of them together."""
+"""Metrics of an OoD set, and of several sets together."""
 LOWER_IS_BETTER = ("ece", "fpr95_id_positive")
 AVERAGED = ("auroc", "fpr95_id_positive")
-"""Metrics that for several OoD sets together are the mean over their samples; AUPR is not."""
+"""Metrics whose value for several OoD sets together is the mean over their samples, unlike AUPR."""
 TITLES = {
     "accuracy": "accuracy",
     "auroc_sf": "AUROC S/F",
@@ -28,7 +28,7 @@ TITLES = {
 """Columns of the paper's tables, in their order."""
 WITHIN, BETTER, WORSE = "within", "better", "worse"
 BAND = 2
-"""Standard deviations around the paper's mean that count as the same."""
+"""Number of the paper's standard deviations within which values count as equal."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def known_value(setting: str, method: str, metric: str) -> Value | None:
 
 
 def ood_value(setting: str, method: str, metric: str, names: Iterable[str]) -> Value | None:
-    """Value for OoD sets together: as printed for one or for all of them, else computed where that is exact.
+    """Value for OoD sets together: printed for one or all of them, otherwise computed if that is exact.
 
     The standard deviation of a computed mean is that of sets that vary independently.
     """
@@ -98,12 +98,12 @@ def detection_value(setting: str, method: str, features: str, group: str) -> Val
 
 
 def pooled(values: Mapping[str, float], counts: Mapping[str, int]) -> float:
-    """Mean over the samples of several sets, from the mean over each."""
+    """Mean over the samples of several sets, from the means of the sets."""
     return sum(value * counts[name] for name, value in values.items()) / sum(counts[name] for name in values)
 
 
 def verdict(ours: float, theirs: Value, metric: str) -> str:
-    """Whether our mean is within ± BAND of the paper's standard deviations, better or worse, in two decimals."""
+    """Verdict on our mean, in two decimals: within ± BAND of the paper's standard deviations, better, or worse."""
     difference = round(ours, 2) - round(theirs.mean, 2)
     if abs(difference) <= BAND * theirs.std + 1e-9:
         return WITHIN

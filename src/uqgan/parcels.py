@@ -1,4 +1,4 @@
-"""Folders of runs on their way between machines: their files in memory, or at a URL that all machines reach."""
+"""Transfer of run folders between machines: files in memory, or at a URL that all machines can access."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -10,15 +10,15 @@ from uqgan.errors import RunFailed, UsageError, first_line
 from uqgan.files import LOCK, write_bytes
 
 Parcel = dict[str, bytes]
-"""What files hold, by their paths within a folder."""
+"""Contents of files by their paths within a folder."""
 Marks = dict[str, tuple[int, int]]
-"""Size and time of files, by which those are known that have changed."""
+"""Size and time of files, to detect changes."""
 PART = ".part"
-"""Ending of a file that is being written at a URL."""
+"""Ending of an incomplete file at a URL."""
 
 
 def marks_of(folder: Path) -> Marks:
-    """The files of a folder, those of saved states first: a log may hold more than its state says, but not less."""
+    """Files of a folder, saved states first, as a log may contain more than its state covers, but not less."""
     found: Marks = {}
     for file in folder.rglob("*"):
         with suppress(FileNotFoundError):  # replaced meanwhile
@@ -29,7 +29,7 @@ def marks_of(folder: Path) -> Marks:
 
 
 def packed(folder: Path, known: Mapping[str, tuple[int, int]] | None = None) -> Parcel:
-    """All files of a folder, or those that differ from the known ones."""
+    """Contents of a folder: all files, or those that differ from known ones."""
     parcel: Parcel = {}
     for name, mark in marks_of(folder).items():
         if (known or {}).get(name) != mark:
@@ -39,7 +39,7 @@ def packed(folder: Path, known: Mapping[str, tuple[int, int]] | None = None) -> 
 
 
 def unpack(parcel: Parcel, folder: Path, result: str, whole: bool) -> None:
-    """Write files into a folder, that of the result last; of a `whole` parcel, what is not in it is deleted."""
+    """Write files into a folder, the result last; with a `whole` parcel, files that are not in it are deleted."""
     for name, data in in_order(parcel, result):
         if name == result and whole:
             _clear(folder, parcel)
@@ -49,7 +49,7 @@ def unpack(parcel: Parcel, folder: Path, result: str, whole: bool) -> None:
 
 
 def in_order(parcel: Parcel, result: str) -> list[tuple[str, bytes]]:
-    """Files in the order in which they are written: logs before the states that they belong to, the result last."""
+    """Order for writing files: logs before their saved states, the result last."""
     return sorted(parcel.items(), key=lambda item: (item[0] == result, item[0].endswith(".safetensors"), item[0]))
 
 
@@ -79,7 +79,7 @@ class Share:
             raise RunFailed(f"--share = {self.url}: cannot be used, {first_line(error)}") from None
 
     def names(self, folder: str) -> list[str]:
-        """Paths of the files in a folder below the URL."""
+        """Paths of all files in a folder below the URL."""
         files, place = self._open(folder)
         files.invalidate_cache()
         with suppress(FileNotFoundError):
@@ -93,7 +93,7 @@ class Share:
         return {name: files.cat_file(f"{place}/{name}") for name in self.names(folder)}
 
     def keep(self, folder: str, parcel: Parcel, result: str, whole: bool) -> None:
-        """Write files into a folder, each of them whole or absent, the result last. A result that is there stays."""
+        """Write files into a folder atomically, the result last; an existing result is not replaced."""
         files, place = self._open(folder)
         there = self.names(folder)
         if result in there:

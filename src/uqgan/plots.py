@@ -1,7 +1,7 @@
 """Figures as SVG text and images as PNG.
 
-Only Matplotlib's object interface is used: no pyplot, no backend. Names that users choose appear in the page's legends,
-never in a figure, so that no font needs to have their letters.
+Only Matplotlib's object interface is used: no pyplot, no backend. Names chosen by users appear in the page's legends,
+never in a figure, so that no font needs to have their characters.
 """
 
 import io
@@ -78,7 +78,7 @@ def colour_of(k: int, colours: Sequence[str] = CLASS_COLOURS) -> str:
 
 
 def as_svg(draw: Callable[P, Figure]) -> Callable[P, str]:
-    """Turn a function that draws a figure into one that returns SVG; a lock guards Matplotlib's global settings."""
+    """Turn a function that draws a figure into one that returns SVG; a lock protects Matplotlib's global settings."""
 
     @wraps(draw)
     def drawn(*args: P.args, **kwargs: P.kwargs) -> str:
@@ -90,7 +90,7 @@ def as_svg(draw: Callable[P, Figure]) -> Callable[P, str]:
 
 
 def saved(draw: Callable[[], Figure], form: Literal["svg", "png"]) -> bytes:
-    """A figure as a file; equal figures give equal bytes."""
+    """Figure as bytes of a file; equal figures have equal bytes."""
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type") if form == "svg" else ("Software",))
     out = io.BytesIO()
     with _LOCK, mpl.rc_context(STYLE):
@@ -147,7 +147,7 @@ def draw_density(axes: Axes, generated: Tensor, y: Tensor, n_classes: int, frame
 
 @as_svg
 def gap_map(x: Tensor, gap: Tensor, frame: Frame) -> Figure:
-    """Samples, coloured by the error of their class probabilities."""
+    """Scatter plot of samples, coloured by the error of their class probabilities."""
     figure, axes = _plane(frame)
     order = gap.argsort(stable=True)  # largest errors on top
     dots = axes.scatter(
@@ -159,7 +159,7 @@ def gap_map(x: Tensor, gap: Tensor, frame: Frame) -> Figure:
 
 @as_svg
 def reliability_diagram(found: Reliability) -> Figure:
-    """Accuracy over confidence; below, the number of samples per bin."""
+    """Reliability diagram: accuracy over confidence; below, the number of samples per bin."""
     figure = Figure((3.6, 2.9), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
     bins = len(found.counts)
@@ -179,7 +179,7 @@ def reliability_diagram(found: Reliability) -> Figure:
 
 @as_svg
 def histograms(groups: Sequence[Tensor], unit: str, top: float) -> Figure:
-    """Histogram per group over the same 30 bins, in `GROUP_COLOURS`; the range is at least 0 to `top`."""
+    """Histograms of the groups over the same 30 bins, in `GROUP_COLOURS`; the range is at least 0 to `top`."""
     figure = Figure((3.6, 2.3), layout="constrained")
     axes = figure.subplots()
     edges = np.linspace(0, max([top, *(float(group.max()) for group in groups if len(group))]), 31)
@@ -224,7 +224,7 @@ def _plane(frame: Frame) -> tuple[Figure, Axes]:
     axes.set(xlim=frame[:2], ylim=frame[2:], aspect="equal")
     axes.spines[:].set_visible(True)
     axes.tick_params(labelsize=7, length=2)
-    axes.set_rasterization_zorder(1)  # everything below becomes one small image inside the SVG
+    axes.set_rasterization_zorder(1)  # everything below is rasterised into one small image inside the SVG
     return figure, axes
 
 

@@ -26,13 +26,15 @@ from uqgan.methods import METHODS
 from uqgan.worker import OUTPUT, SIGNALS, Ended, Post, Ready, work
 
 SHARE_A_GPU = 8
-"""Workers on one GPU, where they can use it at the same time."""
+"""Limit of workers on a GPU that they use concurrently."""
 GPU_SHARE = 0.9
-"""Share of a GPU's memory that cells may take together."""
+"""Share of a GPU's memory for all of its cells."""
+COMPILERS = "TORCHINDUCTOR_COMPILE_THREADS"
+"""Variable with the number of processes that compile for one worker."""
 LISTEN_SECONDS = 0.5
-"""Seconds between two looks at clock and signals."""
+"""Interval between checks of the clock and of signals, in seconds."""
 GRACE_SECONDS = 30.0
-"""Seconds after the time limit that a cell has until it is told to stop: training stops by itself."""
+"""Delay after the time limit until a cell is asked to stop, in seconds, as training stops by itself."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Pool:
     """Executor that runs cells in processes of this machine."""
 
     workers: int | None = None
-    """Number of processes; None for one per core, or what a GPU carries."""
+    """Number of processes; None for one per core, or several per GPU."""
     say: Say = silent
 
     def __call__(self, schedule: Schedule, terms: Terms, report: Report) -> None:
@@ -57,7 +59,7 @@ class Pool:
 
 
 def devices_of(name: str) -> list[str]:
-    """Devices to share out among workers: all GPUs, if none is named."""
+    """Devices for the workers: all GPUs, unless one is named."""
     if name in ("auto", "cuda") and (n := torch.cuda.device_count()) > 1:
         return [f"cuda:{k}" for k in range(n)]
     return [str(choose_device(name))]
@@ -65,7 +67,7 @@ def devices_of(name: str) -> list[str]:
 
 @dataclass(eq=False)
 class Worker:
-    """A process, and the cell that it runs."""
+    """A worker process, and the cell that it runs."""
 
     name: str
     """Number of the process."""
@@ -76,12 +78,12 @@ class Worker:
     cell: Cell | None = None
     last: Cell | None = None
     memory: int = 0
-    """Bytes of its GPU."""
+    """Memory of its GPU, in bytes."""
 
 
 @dataclass
 class Crew:
-    """The workers of one grid while it runs."""
+    """Workers of a running grid."""
 
     schedule: Schedule
     terms: Terms
@@ -91,16 +93,16 @@ class Crew:
     environment: Mapping[str, str]
     workers: list[Worker] = field(default_factory=list)
     peaks: dict[tuple[str, str], int] = field(default_factory=dict)
-    """Memory that cells took on a GPU, by task and recipe."""
+    """Measured GPU memory of cells, by task and recipe."""
     beside: dict[Cell, int] = field(default_factory=dict)
-    """Most cells that may run beside one that was lost."""
+    """Limit of concurrent cells for each cell that was lost."""
     stillborn: int = 0
-    """Workers in a row that ended before they were ready."""
+    """Number of consecutive workers that ended before they were ready."""
     told: int = 0
-    """Signal that the workers were sent."""
+    """Signal that was sent to the workers."""
 
     def run(self) -> None:
-        """Run all cells; a signal is passed on, and raised again when the workers have saved their states."""
+        """Run all cells; a signal is forwarded, and raised again after the workers have saved their states."""
         end = None if self.terms.max_minutes is None else time.monotonic() + 60 * self.terms.max_minutes
         self.size = max(1, min(self.size, len(self.schedule.waiting)))
         with interrupts() as interrupted:
@@ -120,13 +122,13 @@ class Crew:
             raise KeyboardInterrupt(interrupted())
 
     def _hire(self) -> None:
-        """Start processes, as many as there is work for."""
+        """Start as many processes as there is work for."""
         while len(self.workers) < min(self.size, len(self.schedule.waiting) + len(self.schedule.running)):
             device = min(self.devices, key=lambda device: sum(worker.device == device for worker in self.workers))
             self.workers.append(start(device, self.terms, self.size, self.environment))
 
     def _hand_out(self, end: float | None) -> None:
-        """Give each worker that is free the next cell."""
+        """Give each idle worker the next cell."""
         for worker in self.workers:
             if not worker.ready or worker.cell:
                 continue
@@ -135,11 +137,11 @@ class Crew:
                 continue
             worker.cell = cell
             self.report(Event(cell, "running", worker=worker.name))
-            with suppress(OSError):  # it is gone, as its pipe will tell
+            with suppress(OSError):  # the process has ended, which its pipe will show
                 worker.pipe.send((cell, None if end is None else max(1e-9, (end - time.monotonic()) / 60)))
 
     def _fits(self, worker: Worker, cell: Cell) -> bool:
-        """Whether there is room for a cell beside those that run."""
+        """Whether a cell fits beside the running ones."""
         running = self.schedule.running
         if not running:
             return True
@@ -153,7 +155,7 @@ class Crew:
         return not neighbours or taken <= GPU_SHARE * worker.memory * 1.001
 
     def _listen(self) -> None:
-        """Wait for what workers say, or for their end."""
+        """Wait for messages of workers, or for their end."""
         sources = {worker.pipe: worker for worker in self.workers}
         sentinels = {worker.process.sentinel: worker for worker in self.workers}
         for source in wait([*sources, *sentinels], LISTEN_SECONDS):
@@ -162,7 +164,7 @@ class Crew:
                 continue
             try:
                 if source in sentinels and worker.pipe.poll():
-                    continue  # its last words come first
+                    continue  # first handle its last messages
                 self._hear(worker, worker.pipe.recv())
             except (EOFError, OSError):
                 self._bury(worker)
@@ -186,7 +188,7 @@ class Crew:
         self.report(Event(cell, state, text, worker=worker.name))
 
     def _bury(self, worker: Worker) -> None:
-        """A process is gone; its cell is put back."""
+        """Handle the end of a process; its cell is rescheduled."""
         self.workers.remove(worker)
         worker.pipe.close()
         worker.process.join(GRACE_SECONDS)
@@ -202,7 +204,7 @@ class Crew:
             self._lose(worker, worker.cell, f"its process {_how(worker.process)}")
 
     def _lose(self, worker: Worker, cell: Cell, why: str, hopeless: bool = False) -> None:
-        """Put back a cell, to be tried beside half as many others, then alone; one that had no memory alone failed."""
+        """Reschedule a cell beside half as many others, then alone; one without enough memory alone has failed."""
         others = len(self.schedule.running) - 1
         self.beside[cell] = 0 if cell in self.beside else others // 2
         if not (hopeless and not others) and self.schedule.lose(cell):
@@ -214,7 +216,7 @@ class Crew:
         self.report(Event(cell, "failed", why, worker=worker.name))
 
     def _pass_on(self, number: int) -> None:
-        """Tell all workers, once, to save their states and end."""
+        """Ask all workers, once, to save their states and end."""
         if self.told:
             return
         self.told = number
@@ -223,7 +225,7 @@ class Crew:
                 os.kill(worker.process.pid, number)
 
     def _dismiss(self) -> None:
-        """End all processes; those that still run a cell are killed."""
+        """Stop all processes; those that still run a cell are killed."""
         for worker in self.workers:
             worker.pipe.close()
             if worker.cell or not worker.ready:
@@ -241,12 +243,14 @@ def start(device: str, terms: Terms, size: int, environment: Mapping[str, str]) 
     chosen = os.environ.get("OMP_NUM_THREADS", "")
     threads = int(chosen) if chosen.isdecimal() else max(1, joblib.cpu_count() // size)
     own = {"OMP_NUM_THREADS": str(threads), "LOKY_MAX_CPU_COUNT": str(threads), **environment}
+    own.setdefault(COMPILERS, os.environ.get(COMPILERS, str(threads)))  # else each worker starts one per core
     context = get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=work, args=(there, Post(terms, device, threads, os.getpid())))
-    resource_tracker.ensure_running()  # else it is started with the process, and lets signals through to it
+    resource_tracker.ensure_running()  # otherwise the process starts it, without this handling
     with _environment(own):
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # it inherits that, until it can handle them
+        # The process inherits the mask, until it installs handlers.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
             process.start()
         finally:
@@ -275,6 +279,6 @@ def _kind(cell: Cell) -> tuple[str, str]:
 
 
 def _how(process: SpawnProcess) -> str:
-    """How a process ended, in words."""
+    """Description of how a process ended."""
     code = process.exitcode or 0
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"

@@ -36,7 +36,7 @@ MANY = 8
 
 @dataclass(frozen=True)
 class Chapter:
-    """Everything that the page needs of one run."""
+    """Data of one run for the page."""
 
     record: Record
     task: Task
@@ -44,7 +44,7 @@ class Chapter:
     found: dict[str, Any]
     """Result of `evaluation.evaluate`."""
     decisions: Callable[[Prediction], Decisions] | None = None
-    """Decides by the run's calibration; None for pages without decisions."""
+    """Decision function with the run's calibration; None for pages without decisions."""
 
     def __post_init__(self) -> None:
         if len(self.task.test) != len(self.outputs.y):
@@ -68,7 +68,7 @@ class Chapter:
 
 
 def write_report(chapters: list[Chapter], file: Path, title: str = "uqgan report") -> None:
-    """Write the page atomically: a file of that name is always complete."""
+    """Write the page atomically."""
     write_text(file, render(chapters, title))
 
 
@@ -85,7 +85,7 @@ def render(chapters: list[Chapter], title: str) -> str:
 
 
 def by_task(chapters: list[Chapter]) -> list[list[Chapter]]:
-    """Runs grouped by task, those of one method next to each other; otherwise in the given order."""
+    """Runs grouped by task and method, otherwise in the given order."""
     plans = [chapter.record.plan for chapter in chapters]
     tasks, methods = [plan.task for plan in plans], [plan.method for plan in plans]
     ordered = sorted(chapters, key=lambda c: (tasks.index(c.record.plan.task), methods.index(c.record.plan.method)))
@@ -162,7 +162,7 @@ def describe(chapter: Chapter, title: str) -> dict[str, Any]:
 
 
 def decided(chapter: Chapter) -> tuple[Made, str]:
-    """Decisions on all test samples; where the run's calibration can't decide, none and the reason."""
+    """Decisions on all test samples; if the run's calibration does not allow any, none and the reason."""
     if chapter.decisions is None:
         return {}, ""
     found = [(None, chapter.outputs.test), *chapter.outputs.ood.items()]
@@ -173,7 +173,7 @@ def decided(chapter: Chapter) -> tuple[Made, str]:
 
 
 def clearly_best(found: Sequence[Mapping[str, Any]], path: tuple[str, ...], more_is_better: bool) -> int | None:
-    """Index of the run whose interval is better than all others without overlap; None if there is none."""
+    """Index of the run whose interval is better than all others and does not overlap them; None if there is none."""
     intervals = [look_up(each["intervals"], path) for each in found]
     if len(found) < 2 or None in intervals:
         return None

@@ -14,7 +14,7 @@ from uqgan.ties import RESAMPLES, Contender, tied
 
 MISSING, INCOMPARABLE = "missing", "not comparable"
 STATES = (WITHIN, BETTER, WORSE, INCOMPARABLE, MISSING)
-"""What a printed value can come to."""
+"""Possible outcomes for a printed value."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Block:
-    """Columns that are one table."""
+    """Columns of one table."""
 
     title: str
     columns: tuple[Column, ...]
@@ -68,13 +68,13 @@ class Ours:
 
 @dataclass(frozen=True)
 class Cell:
-    """A value of the paper and ours, where there are any."""
+    """A value of the paper and the corresponding one of ours, each possibly missing."""
 
     metric: str
     paper: Value | None
     ours: Ours | None
     best: bool = False
-    """Whether ours is the best of our methods that saw no outliers, or can't be told from it."""
+    """Whether ours is the best of our methods without outliers, or tied with it."""
 
     @property
     def verdict(self) -> str:
@@ -88,7 +88,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """A method."""
+    """Row of a method."""
 
     task: str
     method: str
@@ -115,24 +115,24 @@ class Reproduction:
 
     task: str
     sets: tuple[str, ...]
-    """OoD sets that ours were tested on."""
+    """OoD sets of our tests."""
     lacking: tuple[str, ...]
-    """OoD sets of the paper that ours were not tested on."""
+    """OoD sets of the paper that are missing in our tests."""
     blocks: tuple[Block, ...]
     rows: tuple[Row, ...]
     missing: tuple[str, ...]
-    """Methods without a run, and seeds that were asked for and have none."""
+    """Methods without a run, and requested seeds without one."""
     notes: tuple[str, ...]
     ties: tuple[str, ...] = ()
-    """How ties with the best were found."""
+    """Criterion for ties with the best."""
 
     @property
     def compared(self) -> tuple[Row, ...]:
-        """Rows with values of ours and of the paper."""
+        """Rows with values from both us and the paper."""
         return tuple(row for row in self.rows if row.results and row.printed)
 
     def counts(self) -> dict[str, int]:
-        """How many of the printed values of these methods ours reach, beat, miss, and which have nothing to compare."""
+        """Number of printed values of these methods by verdict, and of those without a value of ours."""
         found: Counter[str] = Counter()
         for row in self.rows:
             if not row.printed:
@@ -144,7 +144,7 @@ class Reproduction:
         return {state: found[state] for state in STATES}
 
     def _printed(self) -> list[Column]:
-        """Columns that the paper has, too, and in which its value can be compared with ours."""
+        """Columns in which the paper has a value that can be compared with ours."""
         every = [Column(metric) for metric in KNOWN]
         together = [self.sets] if len(self.sets) > 1 else []
         for names in [*together, *((name,) for name in self.sets)]:
@@ -153,22 +153,22 @@ class Reproduction:
         return [column for column in self.rows[0].cells if column in every] if self.rows else []
 
     def worse(self) -> list[tuple[Row, list[Column]]]:
-        """Rows with values below the paper's band, and these columns."""
+        """Rows with values worse than the paper's band, with their columns."""
         found = [(row, [c for c in self._printed() if row.cells[c].verdict == WORSE]) for row in self.rows]
         return [(row, columns) for row, columns in found if columns]
 
 
 def bare(column: Column) -> Column:
-    """The column without its title, as rows know it."""
+    """Column without its title, the key of a row's cells."""
     return replace(column, title="")
 
 
 def reproduce(
     task: str, found: Found, methods: Collection[str] = (), seeds: Collection[int] = (), resamples: int = RESAMPLES
 ) -> Reproduction:
-    """Paper and ours for all methods of the paper, or those that are named; and for others that have results.
+    """Comparison for all methods of the paper, or the named ones, and for others with results.
 
-    Ties with the best of ours are told by that many resamples of the raw scores, where there are any.
+    Ties with the best are found by that many resamples of the raw scores, if they exist.
     """
     printed = paper.methods(task)
     chosen = [name for name in METHODS if name in methods or (not methods and (name in printed or found.of(name)))]
@@ -188,7 +188,7 @@ def reproduce(
 
 
 def missing_runs(found: Found, methods: Collection[str], seeds: Collection[int]) -> list[tuple[str, int]]:
-    """Method and seed of each run that is asked for and not there; without seeds one of each method is asked for."""
+    """Method and seed of each requested run that is missing; without seeds, one run of each method is requested."""
     there = {name: {result.seed for result in found.of(name)} for name in methods}
     return [
         (name, seed) for name in methods for seed in (seeds or ([] if there[name] else [0])) if seed not in there[name]
@@ -196,7 +196,7 @@ def missing_runs(found: Found, methods: Collection[str], seeds: Collection[int])
 
 
 def shared_sets(task: str, results: Sequence[Result]) -> tuple[str, ...]:
-    """OoD sets that every result was tested on, in the paper's order; the paper's where there is no result."""
+    """OoD sets common to all results, in the paper's order; without results, the paper's."""
     order = list(paper.sizes(task))
     if not results:
         return tuple(order)
@@ -205,7 +205,7 @@ def shared_sets(task: str, results: Sequence[Result]) -> tuple[str, ...]:
 
 
 def blocks(task: str, sets: tuple[str, ...], lacking: tuple[str, ...]) -> tuple[Block, ...]:
-    """Tables of a task: the paper's main one, near and far sets, those of each set, and both scores side by side."""
+    """Tables of a task: the paper's main one, near and far sets, each set, and both scores side by side."""
     without = f" without {', '.join(map(set_title, lacking))}" if lacking else ""
     known = [Column(metric, title=paper.TITLES[metric]) for metric in KNOWN]
     together = [Column(metric, sets, title=f"{paper.TITLES[metric]} all") for metric in RANKED if sets]
@@ -227,7 +227,7 @@ def blocks(task: str, sets: tuple[str, ...], lacking: tuple[str, ...]) -> tuple[
 
 
 def cells(task: str, method: str, results: Sequence[Result], columns: Sequence[Column]) -> dict[Column, Cell]:
-    """Cells of a row; a value that not every run has (S/F without a mistake) is left out of the mean."""
+    """Cells of a row; runs in which a value is undefined (S/F without an error) are left out of the mean."""
     row = {}
     for column in columns:
         values = tuple(value for result in results if (value := column.ours(result)) is not None)
@@ -236,7 +236,7 @@ def cells(task: str, method: str, results: Sequence[Result], columns: Sequence[C
 
 
 def mark_best(rows: list[Row], resamples: int) -> tuple[list[Row], tuple[str, ...]]:
-    """Rows with the best of ours marked in each column, among methods that saw no outliers; and how ties were found."""
+    """Rows with the best of ours marked in each column, among methods without outliers; and the criterion for ties."""
     marked, how = {row.method: dict(row.cells) for row in rows}, set[str]()
     for column in rows[0].cells if rows else ():
         sign = -1 if column.metric in paper.LOWER_IS_BETTER else 1

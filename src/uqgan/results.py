@@ -1,4 +1,4 @@
-"""Evaluated runs as their records tell of them: found in folders, sorted out, their values and intervals in percent.
+"""Records of evaluated runs: found in folders, filtered, with values and intervals in percent.
 
 A record is the scores.json of a run's folder, or a copy of it as results/TASK/METHOD/seed-N.json.
 """
@@ -18,7 +18,7 @@ from uqgan.runs import ABOUT, RAW_SCORES, SCORES, finished
 from uqgan.uncertainty import WITH_FOREIGNNESS
 
 ORIGIN = ("command", "commit", "seconds", "raw_sha256")
-"""What a record must have so that anyone can repeat it and see whether the same came out."""
+"""Keys that a record needs so that its run can be repeated and compared."""
 SET_TITLES = {
     "mnist": "MNIST",
     "cifar10": "CIFAR10",
@@ -35,14 +35,14 @@ SET_TITLES = {
 
 
 def set_title(name: str) -> str:
-    """A data set's or task's name as tables have it."""
+    """Name of a data set or task in tables."""
     family, _, classes = name.partition("+")
     return SET_TITLES.get(family, family.replace("-", " ")) + (f" {classes}" if classes else "")
 
 
 @dataclass(frozen=True)
 class Result:
-    """The record of one evaluated run."""
+    """Record of one evaluated run."""
 
     file: Path
     record: dict[str, Any]
@@ -61,12 +61,12 @@ class Result:
 
     @property
     def sets(self) -> list[str]:
-        """OoD sets that it was tested on."""
+        """OoD sets of its test."""
         return [name for name in self.record["scores"]["sets"] if name != "all"]
 
     @cached_property
     def raw(self) -> Path | None:
-        """Its raw scores, in the run's folder, beside the record, or in results/raw/."""
+        """File of its raw scores, in the run's folder, beside the record, or in results/raw/."""
         name = f"seed-{self.seed}.npz"
         places = [self.file.with_name(RAW_SCORES)] if self.file.name == SCORES else [self.file.with_suffix(".npz")]
         if len(self.file.parents) > 2:
@@ -74,13 +74,13 @@ class Result:
         return next((place for place in places if place.exists()), None)
 
     def known(self, metric: str) -> float | None:
-        """A metric of the known classes."""
+        """Value of a metric of the known classes."""
         return _percent(self.record["scores"].get(metric))
 
     def ood(self, metric: str, names: Collection[str], score: str = "sets") -> float | None:
-        """A metric of OoD sets together, ranked by Eq. 4 (`sets`) or by `foreignness`; None where it does not follow.
+        """A metric of OoD sets together, ranked by Eq. 4 (`sets`) or by `foreignness`; None if unknown.
 
-        Of some of several sets together AUROC and FPR95 do: they are means over the sets' samples.
+        AUROC and FPR95 of several sets together are computed as means over the sets' samples.
         """
         if score == "foreignness" and METHODS[self.method].reading not in WITH_FOREIGNNESS:
             return None
@@ -93,7 +93,7 @@ class Result:
         return _percent(pooled({name: rows[name][metric] for name in names}, counts))
 
     def interval(self, metric: str, names: Collection[str], score: str = "sets") -> tuple[float, float] | None:
-        """95 % interval over test samples, where the record has one; no names: of a metric of the known classes."""
+        """95 % interval over test samples, if the record has one; without names, of a metric of the known classes."""
         found = self.record.get("intervals") or {}
         if names:
             rows = found.get("foreignness" if score == "foreignness" else "sets", {})
@@ -102,7 +102,7 @@ class Result:
         return (100 * ends[0], 100 * ends[1]) if ends else None
 
     def _key(self, names: Collection[str], rows: dict[str, Any]) -> str | None:
-        """Name under which a record has these sets together."""
+        """Key in a record for these sets together."""
         if len(names) == 1:
             name = next(iter(names))
             return name if name in rows else None
@@ -111,7 +111,7 @@ class Result:
 
 @dataclass
 class Found:
-    """Results by method and seed, and what was left out and why."""
+    """Results by method and seed, and excluded ones with the reason."""
 
     results: dict[str, dict[int, Result]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -131,7 +131,7 @@ class Found:
 def find_results(
     places: Iterable[Path], task: str, methods: Collection[str] = (), seeds: Collection[int] = ()
 ) -> Found:
-    """Results of a task in folders and all below them; only of some methods and seeds, if these are named."""
+    """Results of a task in these folders and below, restricted to methods and seeds if given."""
     found = Found()
     for place in places:
         for file in sorted([*place.rglob(SCORES), *place.rglob("seed-*.json")]):
@@ -164,7 +164,7 @@ def read_result(file: Path) -> Result:
 
 
 def deviation(result: Result) -> str:
-    """Why a result does not stand for its method on its task: not trained or not tested as the task says."""
+    """Reason why a result is excluded: training or test differ from the task's settings."""
     if "test_set" in result.record:
         return "it was tested on other pictures"
     if result.record.get("samples", "test") != "test":
@@ -182,7 +182,7 @@ def deviation(result: Result) -> str:
 
 
 def check_origin(file: Path, record: dict[str, Any]) -> None:
-    """Refuse a record that does not say how it was made; an imported one also has to say where it comes from."""
+    """Refuse a record without its conditions; an imported one must also have its source."""
     missing = [key for key in ORIGIN if record.get(key) is None or record[key] == ""]
     if missing:
         raise UsageError(f"{file}: has no {missing[0]} (a result is repeatable, or no result)")

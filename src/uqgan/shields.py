@@ -1,4 +1,4 @@
-"""The report's parts about the shield: generated examples, reconstructions, and measurements during training."""
+"""Parts of the report about the shield: generated examples, reconstructions, measurements during training."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ SHOWN, CLASSES_SHOWN, RECONSTRUCTIONS_SHOWN, LOWEST_SHOWN = 8, 10, 16, 5
 
 
 def examples(record: Record, y: Tensor) -> Tensor | None:
-    """Out-of-class examples of these classes, the same in each call; None for methods without a generator."""
+    """Out-of-class examples of these classes, equal in every call; None for methods without a generator."""
     generated = record.predictor.generate(y, record.plan.seed)
     return None if generated is None else generated.cpu()
 

@@ -1,4 +1,4 @@
-"""The paper's studies: which setting each varies, over which values, and how validation scores become a curve."""
+"""The paper's studies: varied setting, its values, and the curve of validation scores."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -20,20 +20,20 @@ Settings = Mapping[str, Any]
 POWERS = (0, 1, 2, 4, 8, 16, 32, 64, 128)
 N_CLASSES = "n-classes"
 FACTS = ("device", "commit")
-"""What the cells of a curve should have in common."""
+"""Conditions that all cells of a curve should share."""
 
 
 @dataclass(frozen=True)
 class Study:
-    """One of the paper's studies."""
+    """A study of the paper."""
 
     title: str
-    """What it varies, as an axis is called."""
+    """Label of the axis of the varied setting."""
     setting: str
-    """Dotted name; empty where the task is varied."""
+    """Dotted name of the varied setting; empty if the task is varied."""
     values: tuple[Value, ...] = ()
     fixed: Mapping[str, Settings] = field(default_factory=dict)
-    """What the paper kept fixed, by task; other settings, and other tasks, are as they are."""
+    """Settings fixed in the paper, by task; all others have the task's values."""
     axis: Literal["log", "linear", "names"] = "log"
     methods: tuple[str, ...] = ("uqgan",)
 
@@ -48,7 +48,7 @@ STUDIES: dict[str, Study] = {
         "λ_cl",
         "uqgan.lambda_cl",
         POWERS,
-        # The caption's λ_reg = 14 for MNIST is no value of the paper's grid; the nearest one is taken.
+        # The caption's λ_reg = 14 for MNIST is not in the paper's grid; the nearest value is used.
         {"mnist": _fixed(reg=16, real=0.5, d=16), "cifar10": _fixed(reg=0, real=0.6, d=128)},
     ),
     "lambda-real": Study(
@@ -75,28 +75,28 @@ STUDIES: dict[str, Study] = {
     ),
     "regulariser": Study("regulariser", "uqgan.regulariser", ("angle", "cosine", "l1", "l2", "linf"), axis="names"),
 }
-"""All of them, by the names of the command line."""
+"""All studies, by their names on the command line."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """Validation scores of one run; OoD sets together weigh the same each, and as much as the known samples."""
+    """Validation scores of one run; OoD sets have equal weights, together that of the known samples."""
 
     value: Value
     method: str
     seed: int
     scores: Mapping[str, float | None]
-    """By the names of `paper.TITLES`; None where there is nothing to compute it from."""
+    """Metrics by the names of `paper.TITLES`; None if undefined."""
     auroc: Mapping[str, float]
-    """Of each OoD set."""
+    """Metrics per OoD set."""
     sizes: Mapping[str, int]
-    """Number of samples that are known, and of each OoD set."""
+    """Number of known samples, and of each OoD set."""
     seconds: float
 
 
 @dataclass(frozen=True)
 class Curve:
-    """What there is of a study on a task."""
+    """Results of a study on a task."""
 
     study: str
     task: str
@@ -119,7 +119,7 @@ class Curve:
         return tuple(sorted({point.seed for point in self.points}))
 
     def means(self, metric: str, method: str | None = None) -> dict[Value, float]:
-        """Mean over the seeds of a metric by value, for one method: the first if none is named."""
+        """Mean over the seeds of a metric by value, for one method, by default the first."""
         found: dict[Value, list[float]] = {}
         for point in self.points:
             score = point.scores[metric]
@@ -136,7 +136,7 @@ class Curve:
 
 
 def study_of(name: str) -> Study:
-    """A study by its name."""
+    """Study by its name."""
     if name not in STUDIES:
         close = suggest(name, list(STUDIES)) or f" (known: {', '.join(STUDIES)})"
         raise UsageError(f"study = {name}: no such study{close}")
@@ -144,7 +144,7 @@ def study_of(name: str) -> Study:
 
 
 def fixed_settings(name: str, task: str, changes: Settings) -> dict[str, Any]:
-    """What a study on a task keeps fixed: as in the paper, or as chosen."""
+    """Fixed settings of a study on a task: the paper's, or chosen ones."""
     study = study_of(name)
     if study.setting in changes:
         raise UsageError(f"{study.setting} = {changes[study.setting]}: the study varies it (give --values)")
@@ -174,7 +174,7 @@ def study_cells(
 
 
 def class_numbers(task: str, values: Sequence[str] = ()) -> list[int]:
-    """Numbers of known classes of a study: five of equal steps up to the task's own, if none are given."""
+    """Numbers of known classes of a study; by default five equal steps up to the task's number."""
     if is_user_data(task) or not TASKS[task].n_classes:
         named = [each for each, outline in TASKS.items() if outline.n_classes]
         raise UsageError(f"task = {task}: has no classes to choose from (take {', '.join(named)})")
@@ -189,14 +189,14 @@ def class_numbers(task: str, values: Sequence[str] = ()) -> list[int]:
 
 
 def task_of_classes(task: str, n: int) -> str:
-    """A task whose known classes are the first n of its set; all others of the set are OoD."""
+    """Task whose known classes are the first n of its set; all others of the set are OoD."""
     return task if list(TASKS[task].known) == list(range(n)) else f"{task}+0-{n - 1}"
 
 
 def gather(
     name: str, task: str, cells: Mapping[Value, Sequence[Cell]], changes: Settings, root: Path, command: str
 ) -> Curve:
-    """The curve that finished cells give."""
+    """Curve from the finished cells."""
     records = {
         (value, cell): json.loads((root / cell.name / cell.result).read_bytes())
         for value, each in cells.items()
@@ -219,7 +219,7 @@ def gather(
 
 
 def point_of(value: Value, cell: Cell, record: Mapping[str, Any]) -> Point:
-    """What a validation record says at a value of the study."""
+    """Point of a curve from a validation record."""
     known, together = record["scores"], record["balanced"]
     return Point(
         value=value,

@@ -1,4 +1,4 @@
-"""The curves of a study, as the paper draws them."""
+"""Figures of a study's curves, in the manner of the paper."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ def study_figure(curve: Curve) -> Figure:
 
 
 def metrics_figure(curve: Curve) -> Figure:
-    """Metrics on two axes over the values, those of the right one hollow; of several seeds means, and dots for each."""
+    """Metrics on two axes over the values, hollow on the right one: means over the seeds, with a dot per seed."""
     figure = Figure((6.2, 3.3), layout="constrained")
     left = figure.subplots()
     right = left.twinx()
@@ -55,12 +55,12 @@ def methods_figure(curve: Curve) -> Figure:
 
 
 def _line(axes: Axes, curve: Curve, metric: str, method: str, label: str, look: tuple[str, str, object]) -> None:
-    """Means of a metric over the values; names in no order are not joined."""
+    """Line of a metric's means over the values; unordered names are not connected."""
     place, (colour, marker, dash) = _places(curve), look
     found = curve.means(metric, method)
-    x, y = [place(value) for value in found], [100 * score for score in found.values()]
+    x, y = [place(value) for value in curve.values], [100 * found.get(value, math.nan) for value in curve.values]
     joined = dash if STUDIES[curve.study].axis != "names" else "none"
-    fill, size = ("white", 5) if metric in RIGHT else (colour, 3.8)
+    fill, size = ("none", 5) if metric in RIGHT else (colour, 3.8)
     axes.plot(x, y, color=colour, marker=marker, mfc=fill, ms=size, lw=1.2, ls=joined, label=label)
     if len(curve.seeds) > 1:
         each = [point for point in curve.points if point.method == method and point.scores[metric] is not None]
@@ -69,7 +69,7 @@ def _line(axes: Axes, curve: Curve, metric: str, method: str, label: str, look: 
 
 
 def _places(curve: Curve) -> Callable[[Value], float]:
-    """Where values stand on the axis: at their logarithms, 0 one step before the smallest, or names one by one."""
+    """Positions of values on the axis: logarithms, with 0 one step before the smallest, or indices of names."""
     axis, values = STUDIES[curve.study].axis, curve.values
     if axis == "names":
         return lambda value: float(values.index(value))
@@ -90,7 +90,7 @@ def _words(value: Value) -> str:
 
 
 def sizes_in_words(curve: Curve) -> Sequence[str]:
-    """Numbers of validation samples, a sentence for all values that have the same."""
+    """Sentences with the numbers of validation samples, one for all values with equal numbers."""
     found: dict[str, list[Value]] = {}
     for point in curve.points:
         words = ", ".join(f"{name} {size:,}" for name, size in point.sizes.items())

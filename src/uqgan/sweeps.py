@@ -1,4 +1,4 @@
-"""Search for settings by scores of validation samples: all combinations of values, or trials that learn from others."""
+"""Search for settings by validation scores: grid search, or a tree-structured Parzen estimator."""
 
 import json
 import warnings
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 Settings = dict[str, Any]
 """Settings by dotted name."""
 DIGITS = 3
-"""Significant digits of numbers drawn from a range: more would not matter."""
+"""Number of significant digits of values drawn from a range."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers between two ends, to draw from."""
+    """Interval of numbers to draw from."""
 
     low: float
     high: float
@@ -43,12 +43,12 @@ Space = Mapping[str, tuple[str, ...] | Range]
 
 @dataclass(frozen=True)
 class Tried:
-    """Settings that were tried, and the mean of their validation scores over the seeds."""
+    """Tried settings with the mean of their validation scores over the seeds."""
 
     settings: Settings
     cells: tuple[Cell, ...]
     scores: Mapping[str, float | None] = field(default_factory=dict)
-    """By the names of `paper.TITLES`; none as long as a cell is not done."""
+    """Means by the names of `paper.TITLES`; empty until all cells are done."""
 
 
 def space_of(given: Mapping[str, str], task: str, method: str) -> Space:
@@ -89,7 +89,7 @@ def combinations(space: Space) -> Iterator[Settings]:
 
 
 def check_metric(name: str) -> str:
-    """A metric to choose by."""
+    """Metric for the selection, by its name."""
     if name not in TITLES:
         close = suggest(name, list(TITLES)) or f" (known: {', '.join(TITLES)})"
         raise UsageError(f"--by = {name}: no such metric{close}")
@@ -115,7 +115,7 @@ def _mean(scores: Sequence[float | None]) -> float | None:
 
 
 def best(tried: Sequence[Tried], by: str) -> Tried | None:
-    """The one with the best score, the first of equal ones; None if none is done."""
+    """Trial with the best score, of equal ones the first; None if none is done."""
     done = [one for one in tried if one.scores]
     if done and all(one.scores[by] is None for one in done):
         raise UsageError(f"--by = {by}: no run has it on validation samples (take accuracy)")
@@ -123,16 +123,16 @@ def best(tried: Sequence[Tried], by: str) -> Tried | None:
 
 
 def gain(one: Tried, by: str) -> float:
-    """A score of which more is better."""
+    """Score with a sign such that larger is better."""
     score = one.scores[by]
     assert score is not None
     return -score if by in LOWER_IS_BETTER else score
 
 
 class Trials:
-    """Settings drawn by the tree-structured Parzen estimator, from the scores of those before.
+    """Settings drawn by the tree-structured Parzen estimator, given the scores of earlier ones.
 
-    The same space, seed and scores give the same settings, so a search that was killed goes on where it was.
+    The same space, seed and scores give the same settings, so a killed search can be resumed.
     """
 
     def __init__(self, space: Space, seed: int = 0) -> None:
@@ -147,12 +147,12 @@ class Trials:
         self.space, self.study = space, optuna.create_study(direction="maximize", sampler=sampler)
 
     def ask(self, n: int) -> list[tuple["Trial", Settings]]:
-        """The next settings to try."""
+        """Next settings to try."""
         asked = [self.study.ask() for _ in range(n)]
         return [(trial, {name: _drawn(trial, name, values) for name, values in self.space.items()}) for trial in asked]
 
     def tell(self, trial: "Trial", value: float | None) -> None:
-        """What came of them: a number of which more is better, or None if they failed."""
+        """Report the score of settings, larger is better, or None if they failed."""
         from optuna.trial import TrialState
 
         self.study.tell(trial, value, state=TrialState.FAIL if value is None else TrialState.COMPLETE)

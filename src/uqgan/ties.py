@@ -1,4 +1,4 @@
-"""Whether a method can be told from the best one in a column."""
+"""Ties: methods that cannot be distinguished from the best one in a column."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,10 +34,10 @@ class Contender:
 def tied(
     best: Contender, other: Contender, metric: str, sets: tuple[str, ...], score: str, resamples: int
 ) -> tuple[bool, str]:
-    """Whether both may be equally good, and how that was found.
+    """Whether two methods are tied, and the criterion that was used.
 
-    Values whose intervals lie apart differ. Others are compared on the same resamples, where raw scores of runs with
-    the same seeds are at hand: they differ if every pair does. The rest counts as tied.
+    Values with disjoint intervals differ. Others are compared on the same resamples, if raw scores of runs with
+    the same seeds exist: they differ if every pair does. All others are tied.
     """
     (low, high), (other_low, other_high) = (each.interval(metric, sets, score) for each in (best, other))
     if max(low, other_low) > min(high, other_high):
@@ -52,7 +52,7 @@ def tied(
 
 
 def own_raw_scores(result: Result) -> bool:
-    """Whether the raw scores beside a record are those that it was made from."""
+    """Whether the raw scores beside a record match its digest."""
     return digest_of(str(result.raw)) == result.record.get("raw_sha256")
 
 

@@ -1,4 +1,4 @@
-"""How long cells took, by the records of finished ones, and what others are expected to take."""
+"""Training times of finished cells, from their records, and estimates for others."""
 
 import json
 from collections import defaultdict
@@ -14,10 +14,10 @@ from uqgan.methods import METHODS
 
 RECORDS = ("scores.json", "validation_scores.json", "seed-*.json")
 MEMBERS = "members"
-"""Stage in which members of an ensemble are trained side by side; they are stages of their own beside it."""
+"""Stage of training members of an ensemble in parallel; each member also has its own stages."""
 
 Key = tuple[str, str, str]
-"""Task, method, and kind of device."""
+"""Key of a time: task, method, and kind of device."""
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Times:
 
     @staticmethod
     def recorded(folders: Iterable[Path]) -> "Times":
-        """Those of all records in folders and below them."""
+        """Times of all records in these folders and below."""
         found = Times()
         for file in sorted({file for place in folders for name in RECORDS for file in place.rglob(name)}):
             try:
@@ -41,20 +41,20 @@ class Times:
         return found
 
     def add(self, cell: Cell, device: str, seconds: float) -> None:
-        """Take note of a cell that has been finished."""
+        """Add the time of a finished cell."""
         self.seconds[title_of(cell.task), cell.method, device].append((_settings(cell), seconds))
 
     def expected(self, cell: Cell, device: str) -> float | None:
-        """Seconds that a cell may take on a kind of device if nothing of it is trained yet; None if none like it ended.
+        """Estimate for a cell on a kind of device, in seconds, without cached networks; None without similar cells.
 
-        Those with the same settings tell best; without one, all of its method on its task do.
+        Cells with the same settings are used, or else all of its method on its task.
         """
         found = self.seconds.get((title_of(cell.task), cell.method, device), [])
         alike = [seconds for settings, seconds in found if settings == _settings(cell)]
         return median(alike or [seconds for _, seconds in found]) if found else None
 
     def left(self, cells: Iterable[Cell], device: str) -> float | None:
-        """Seconds of all these cells, one after another; those of unknown methods count as the mean of the others.
+        """Estimate for these cells in sequence, in seconds; those of unknown methods count as the mean of the others.
 
         The others are methods finished on the same task, or else those of these cells. A classifier that several cells
         need is counted once.
@@ -73,7 +73,7 @@ class Times:
         return total if cells else None
 
     def _medians(self, task: str, device: str) -> list[float]:
-        """What each method took on a task."""
+        """Time of each method on a task."""
         found = (each for key, each in self.seconds.items() if key[::2] == (title_of(task), device))
         return [median(seconds for _, seconds in each) for each in found]
 
@@ -84,11 +84,11 @@ def _settings(cell: Cell) -> str:
 
 
 def _own(method: str, settings: Mapping[str, Any]) -> str:
-    """The settings that a method reads, as text to compare."""
+    """Settings that a method reads, as text for comparison."""
     return json.dumps([settings.get(name) for name in METHODS[method].sections], sort_keys=True)
 
 
 def _whole(record: dict[str, Any]) -> float:
-    """Seconds of a training with all its stages, as if none had been taken from the cache."""
+    """Seconds of a training with all stages, including those loaded from the cache."""
     stages = record.get("stage_seconds") or {}
     return max(float(record["seconds"]), sum(float(seconds) for name, seconds in stages.items() if name != MEMBERS))

@@ -9,7 +9,7 @@ from torch import Tensor
 from uqgan.ranking import Floats
 
 GRID = 201
-"""Points at which curves of several runs are averaged."""
+"""Number of points at which curves of several runs are averaged."""
 
 
 def roc(score: Tensor, positive: Tensor) -> tuple[Floats, Floats]:
@@ -32,7 +32,7 @@ def risk_coverage(score: Tensor, right: Tensor) -> tuple[Floats, Floats]:
 
 
 def mean_curve(curves: list[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
-    """Mean of curves over their common axis, from 0 to 1; a single one as it is."""
+    """Mean of curves over their common axis, from 0 to 1; a single curve unchanged."""
     if len(curves) == 1:
         return curves[0]
     grid = np.linspace(0, 1, GRID)

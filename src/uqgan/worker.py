@@ -1,4 +1,4 @@
-"""A process that runs cells of a grid one after another, and tells its parent of each through a pipe."""
+"""Worker process that runs cells of a grid in sequence, and reports to its parent through a pipe."""
 
 import gc
 import os
@@ -15,30 +15,30 @@ from typing import Literal, NoReturn
 import torch
 
 from uqgan.acceleration import choose_device
-from uqgan.cells import Cell, keep_failure, run_cell
+from uqgan.cells import Cell, keep_failure, reason, run_cell
 from uqgan.data.tasks import Task
 from uqgan.errors import Interrupted, RunFailed, UsageError, first_line
 from uqgan.grid import Event, Report, Terms
 from uqgan.progress import Pace
 
 OUTPUT = "workers.log"
-"""File in the grid's folder for what workers print: warnings, and the last words of one that breaks down."""
+"""File in the grid's folder for the output of workers, such as warnings and the traceback of a crash."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 KEPT_TASKS = 2
-"""Tasks whose data a worker keeps in memory."""
+"""Number of tasks whose data a worker keeps in memory."""
 CONTEXT_BYTES = 2**29
-"""Memory that a process takes on a GPU beside what its cells take."""
+"""GPU memory of a process in addition to that of its cells."""
 BROKEN = ("CUDA error", "CUDA driver error", "CUBLAS_STATUS", "CUDNN_STATUS", "cuDNN error", "Triton Error")
-"""What messages of errors say after which a process can use its GPU no more."""
+"""Parts of error messages after which a process cannot use its GPU any more."""
 NO_MEMORY = ("out of memory", "can't allocate memory")
 
 
 @dataclass(frozen=True)
 class Ready:
-    """The first word of a worker: it waits for a cell."""
+    """First message of a worker: it is ready for a cell."""
 
     memory: int
-    """Bytes of its GPU; 0 without one."""
+    """Memory of its GPU in bytes; 0 without one."""
 
 
 @dataclass(frozen=True)
@@ -46,27 +46,27 @@ class Ended:
     """How a cell ended."""
 
     state: Literal["done", "stopped", "failed", "lost", "no memory"]
-    """`lost`, or `no memory`: it may be tried again, by another process, as it may be others' fault."""
+    """`lost`, or `no memory`: another process may retry it, as other processes may be the cause."""
     text: str = ""
     peak: int = 0
-    """Most bytes that it took on the GPU."""
+    """Peak GPU memory in bytes."""
 
 
 @dataclass(frozen=True)
 class Post:
-    """What a worker is told when it starts."""
+    """Arguments of a worker."""
 
     terms: Terms
     device: str
     threads: int
     parent: int
-    """Number of the process that started it."""
+    """Process id of its parent."""
 
 
 def work(pipe: Connection, post: Post) -> None:
     """Body of the process: run each cell that comes through the pipe, until the parent closes it or is gone.
 
-    It is in a session of its own, so that Ctrl-C reaches only the parent, which passes it on.
+    It runs in a separate session, so that Ctrl-C reaches only the parent, which forwards it.
     """
     os.setsid()
     for number in SIGNALS:
@@ -95,10 +95,10 @@ def run(
     report: Report,
     asked: Callable[[], bool] = lambda: False,
 ) -> Ended:
-    """Run a cell, report its progress, and say how it ended; it saves its state and stops when it is asked to."""
+    """Run a cell, report its progress and its end; on request it saves its state and stops."""
 
     def tell(event: Event) -> None:
-        with suppress(OSError):  # without a parent the run ends by itself, having saved its state
+        with suppress(OSError):  # without a parent the run saves its state and ends
             report(event)
 
     def progress(pace: Pace) -> None:
@@ -116,7 +116,7 @@ def run(
         stopped = run_cell(cell, post.terms.root, task, device, minutes, say, progress, asked)
         ended = Ended("stopped", stopped) if stopped else Ended("done")
     except Interrupted as error:
-        ended = Ended("stopped", str(error))
+        ended = Ended("stopped", reason(error))
     except KeyboardInterrupt:
         ended = Ended("stopped", "stopped by hand")
     except Exception as error:
@@ -125,7 +125,7 @@ def run(
 
 
 def _judged(error: Exception, cell: Cell, root: Path) -> Ended:
-    """What an error makes of a cell: lost if the process or its neighbours may be to blame, else failed."""
+    """Outcome of a cell by its error: lost if this or another process may be the cause, otherwise failed."""
     texts = [f"{type(each).__name__}: {each}" for each in _chain(error)]
     memory = any(isinstance(each, MemoryError | torch.OutOfMemoryError) for each in _chain(error))
     if memory or any(words in text for text in texts for words in NO_MEMORY):
@@ -141,14 +141,14 @@ def _judged(error: Exception, cell: Cell, root: Path) -> Ended:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and those that it came from."""
+    """Error and its causes."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
 
 
 def _with_peak(ended: Ended, device: torch.device) -> Ended:
-    """The same with the memory that the cell took, which is given back."""
+    """Outcome with the peak memory of the cell; cached memory is released."""
     if device.type != "cuda" or ended.state == "lost":
         return ended
     peak = torch.cuda.max_memory_reserved(device) + CONTEXT_BYTES
@@ -160,12 +160,12 @@ def _with_peak(ended: Ended, device: torch.device) -> Ended:
 def _memory(device: torch.device) -> int:
     if device.type != "cuda":
         return 0
-    torch.zeros(1, device=device)  # a GPU that cannot be used shows it now
+    torch.zeros(1, device=device)  # an unusable GPU raises here
     return torch.cuda.mem_get_info(device)[1]
 
 
 def _redirect(file: Path) -> None:
-    """Send what this process prints into a file."""
+    """Redirect the output of this process into a file."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("ab") as stream:
         for descriptor in (1, 2):
@@ -173,5 +173,5 @@ def _redirect(file: Path) -> None:
 
 
 def _end(number: int, _: object) -> NoReturn:
-    """Outside of training, which heeds signals itself, there is nothing to save."""
+    """End on a signal outside of training, which handles signals itself, as there is nothing to save."""
     raise KeyboardInterrupt(number)

@@ -1,4 +1,4 @@
-"""The commands. They parse, say what happens, and call the rooms below; no maths here."""
+"""The commands: they parse options, report, and call other modules."""
 
 import os
 import signal
@@ -43,24 +43,24 @@ def nowhere() -> int:
 
 
 def give_up_output() -> None:
-    """Discard output that could not be written, so that Python does not try again at its end."""
+    """Discard output that could not be written, so that Python does not write it again on exit."""
     os.dup2(nowhere(), sys.stdout.fileno())
 
 
 def terminate(number: int, _: object) -> NoReturn:
-    """SIGTERM ends a command as Ctrl-C does, with nothing half-written."""
+    """Handle SIGTERM like Ctrl-C, without incomplete files."""
     raise KeyboardInterrupt(number)
 
 
 def stopped(error: KeyboardInterrupt) -> NoReturn:
-    """Say that a command was stopped; a second Ctrl-C ends the program at once."""
+    """Report that a command was stopped; a second Ctrl-C ends the program immediately."""
     number = signal.SIGTERM if error.args == (signal.SIGTERM,) else signal.SIGINT
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     fail("stopped by hand" if number == signal.SIGINT else "stopped by SIGTERM", 128 + number)
 
 
 def misspelt(error: cyclopts.CycloptsError) -> str:
-    """What is wrong with the words of a command, in one sentence."""
+    """Sentence about what is wrong with the arguments of a command."""
     cause = error.__cause__ or error.__context__
     if isinstance(cause, ValidationError):
         return "; ".join(explain(cause))
@@ -70,9 +70,9 @@ def misspelt(error: cyclopts.CycloptsError) -> str:
 
 
 def main() -> None:
-    """Run a command; what a person can mend is one sentence on standard error."""
+    """Run a command; errors that users can fix are one sentence on standard error."""
     verbose = "-v" in sys.argv or "--verbose" in sys.argv
-    # Streams that whoever started this had closed are None.
+    # Streams that were closed at the start are None.
     sys.stdout, sys.stderr = (stream or os.fdopen(nowhere(), "w") for stream in (sys.stdout, sys.stderr))
     before = signal.signal(signal.SIGTERM, terminate)
     try:

@@ -1,4 +1,4 @@
-"""What all commands share: the app, its verbosity, and how it prints."""
+"""Parts common to all commands: the app, verbosity, and printing."""
 
 import json
 import sys
@@ -38,15 +38,15 @@ class Voice:
     """Verbosity of a command."""
 
     quiet: Annotated[bool, Parameter(("--quiet", "-q"), group=QUIET)] = False
-    """Say nothing but results and errors."""
+    """Print only results and errors."""
     verbose: Annotated[bool, Parameter(("--verbose", "-v"), group=QUIET)] = False
-    """Say more; errors with their traceback."""
+    """Print more, and errors with their traceback."""
 
     def console(self) -> Console:
         return Console(stderr=True, quiet=self.quiet, highlight=False)
 
     def busy(self, doing: str) -> AbstractContextManager[object]:
-        """Spinner while the block runs, on a terminal."""
+        """Spinner within the block, on a terminal."""
         console = self.console()
         return console.status(f"{doing} …") if console.is_terminal and not self.quiet else nullcontext()
 
@@ -58,7 +58,7 @@ class Voice:
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Machine:
-    """Where a run is loaded."""
+    """Device and data of a loaded run."""
 
     device: str = "auto"
     """auto, cpu, cuda or mps."""
@@ -72,7 +72,7 @@ class Machine:
 
 
 def whole_number(_: object, tokens: Sequence[Token]) -> int:
-    """A whole number in digits; what has a fraction is refused, not rounded."""
+    """Whole number from digits; fractions are refused, not rounded."""
     try:
         return int(tokens[0].value)
     except ValueError:
@@ -84,7 +84,7 @@ Json = Annotated[bool, Parameter("--json", group=QUIET)]
 
 
 def check_page(option: str, file: Path | None) -> None:
-    """Refuse a page that would not be what its name says, or stands in for a folder, before any work is done."""
+    """Refuse the name of a page with a wrong ending, or of a folder, before any work is done."""
     if file is None:
         return
     if file.suffix.lower() not in (".html", ".htm"):
@@ -93,14 +93,18 @@ def check_page(option: str, file: Path | None) -> None:
         raise UsageError(f"{option} = {file}: is a folder (choose another name)")
 
 
-def show_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
+def show_rows(rows: list[dict[str, Any]], as_json: bool, whole: bool = False) -> None:
+    """Print rows as a table or as JSON; `whole`: with a line per row where there is no terminal to fit into."""
     if as_json:
         print_json(rows)
         return
     table = Table(*(Column(title, overflow="fold") for title in rows[0]), box=None, pad_edge=False)
     for row in rows:
         table.add_row(*(escape(str(value)) for value in row.values()))
-    Console(highlight=False).print(table)
+    out = Console(highlight=False)
+    if whole and not out.is_terminal:
+        out.width = max(out.width, out.measure(table, options=out.options.update(width=10_000)).maximum)
+    out.print(table)
 
 
 def print_json(value: Any) -> None:

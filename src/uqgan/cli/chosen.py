@@ -1,4 +1,4 @@
-"""What a user chooses in lists: tasks, methods, seeds, and values of settings."""
+"""Options that are lists: tasks, methods, seeds, and values of settings."""
 
 from collections.abc import Mapping
 from itertools import product
@@ -27,7 +27,7 @@ def chosen_methods(text: str) -> list[str]:
 
 
 def chosen_seeds(text: str) -> list[int]:
-    """Seeds in words such as 0-4 or 0,2; none for all."""
+    """Seeds from text such as 0-4 or 0,2; none for all."""
     chosen: set[int] = set()
     for part in text.split(",") if text else []:
         first, dash, last = (word.strip() for word in part.partition("-"))
@@ -54,7 +54,7 @@ def chosen_tasks(text: str) -> list[str]:
 
 
 def in_lists(settings: type[Settings]) -> type[Settings]:
-    """A class with the same settings, each of them a text with values joined by commas."""
+    """Class with the same settings, each a text of values joined by commas."""
     fields: dict[str, Any] = {}
     for name, info in settings.model_fields.items():
         section = in_lists(type(info.default)) if isinstance(info.default, Settings) else None
@@ -70,19 +70,19 @@ ConfigLists = in_lists(Config)
 
 
 def variants(settings: Settings | None) -> list[dict[str, Any]]:
-    """All combinations of the values given, by dotted names."""
+    """All combinations of the given values, by dotted names."""
     given = changes(settings)
     values = [[value.strip() for value in text.split(",")] for text in given.values()]
     return [dict(zip(given, chosen, strict=True)) for chosen in product(*values)]
 
 
 def changes(settings: Settings | None) -> dict[str, Any]:
-    """Settings that were given, by dotted names."""
+    """Given settings by dotted names."""
     return dotted(settings.model_dump(exclude_unset=True)) if settings else {}
 
 
 def dotted(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A tree of settings by dotted names."""
+    """Tree of settings as dotted names."""
     rows: dict[str, Any] = {}
     for name, value in tree.items():
         rows |= dotted(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}

@@ -1,4 +1,4 @@
-"""Commands about data: what is on this machine, whether it is whole, how it looks."""
+"""Commands about data: list, check, fetch, show, clean."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -116,7 +116,7 @@ def _row(finding: Any) -> dict[str, Any]:
 
 
 def _check_user_data(name: str, say: Any) -> list[Any]:
-    """Findings on the parts of a task of user-supplied data."""
+    """Print findings about the parts of a task of user-supplied data."""
     from uqgan.data.checks import Finding
     from uqgan.data.duplicates import fingerprints
     from uqgan.data.tasks import load_task
@@ -145,7 +145,7 @@ def fetch(names: Sequence[str], /, *, data_root: Root = None, voice: Voice = Voi
     names
         Sets of `uqgan data list`, or tasks, for all sets that they need.
     data_root
-        Folder to put them in; UQGAN_DATA, or a folder in the user's cache, if not given.
+        Folder for the sets; UQGAN_DATA, or a folder in the user's cache, if not given.
     """
     from uqgan.data import fetch as hub
     from uqgan.data import sources
@@ -175,7 +175,7 @@ def show(
     skip_broken: bool = False,
     voice: Voice = Voice(),
 ) -> None:
-    """Write contact sheets: a PNG for each set of a task, as its network sees them.
+    """Write contact sheets: a PNG of preprocessed pictures for each set of a task.
 
     Parameters
     ----------
@@ -191,12 +191,12 @@ def show(
         Leave out pictures that cannot be read.
     """
     from uqgan.data.sources import REPOSITORIES, data_root
-    from uqgan.data.tasks import TASKS, load_task, refuse_look
+    from uqgan.data.tasks import TASKS, load_task, refuse_format
     from uqgan.files import write_bytes
 
     folder = output or Path("sheets") / Path(name).resolve().name
     if name in REPOSITORIES and name not in TASKS:
-        refuse_look(name, image_size, None)
+        refuse_format(name, image_size, None)
         sheets = _set_sheets(name, data_root(root), skip_broken, voice)
     else:
         task = load_task(name, 0, root, image_size, None, skip_broken, voice.say)
@@ -231,7 +231,7 @@ def _task_sheets(task: "Task") -> dict[str, bytes]:
 
 @data.command
 def clean(*, voice: Voice = Voice()) -> None:
-    """Delete cached pictures and networks; they are made again when they're needed. Fetched sets stay."""
+    """Delete cached pictures and networks, which are made again when needed; fetched sets stay."""
     from uqgan.data.cache import clean as empty
     from uqgan.files import cache_folder
 

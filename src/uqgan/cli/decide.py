@@ -28,22 +28,22 @@ def calibrate(
 ) -> None:
     """Change the rule by which a run decides: accept, ambiguous or unknown. Nothing is trained.
 
-        Parameters
-        ----------
-        run
-            Folder of a run.
-        false_alarm
-            Share of known pictures that may be flagged as strange.
-        coverage
-    Share of known pictures whose set of classes must contain the true one.
-        score
-    Score by which pictures are flagged: epistemic, foreignness or aleatoric.
-        per_label
-    Compare a picture only with calibration pictures of the same predicted label.
-        sets
-            lac: the smallest sets on average; aps: randomised ones, larger for ambiguous pictures.
-        as_json
-            Print JSON.
+    Parameters
+    ----------
+    run
+        Folder of a run.
+    false_alarm
+        Share of known pictures that may be flagged as strange.
+    coverage
+        Share of known pictures whose set of classes must contain the true one.
+    score
+        Score by which pictures are flagged: epistemic, foreignness or aleatoric.
+    per_label
+        Compare a picture only with calibration pictures of the same predicted label.
+    sets
+        lac: the smallest sets on average; aps: randomised ones, larger for ambiguous pictures.
+    as_json
+        Print JSON.
     """
     from uqgan.decisions import NO_FOREIGNNESS, Rule
 

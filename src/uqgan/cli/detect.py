@@ -1,4 +1,4 @@
-"""Command that tells right, wrong and foreign pictures apart by uncertainty scores: detect."""
+"""The command detect: joint detection of wrong and foreign pictures by uncertainty scores."""
 
 import shlex
 import sys
@@ -39,20 +39,20 @@ def detect(
     as_json: Json = False,
     voice: Voice = Voice(),
 ) -> None:
-    """Joint detection: which pictures are classified rightly (TP), wrongly (FP), or foreign (OoD)?
+    """Joint detection: which pictures are classified correctly (TP), wrongly (FP), or foreign (OoD)?
 
-    Gradient-boosted trees tell it from a run's uncertainty scores, with and without its class probabilities. They are
-    fitted on validation samples, known and OoD, the three kinds weighing the same and every OoD set as well, and tested
-    on the test samples. The outcome is kept in each run's folder.
+    Gradient-boosted trees predict it from a run's uncertainty scores, with and without class probabilities. They are
+    fitted on validation samples, known and OoD, with equal weights for the three kinds and for all OoD sets, and tested
+    on the test samples. The result is saved in each run's folder.
 
     Parameters
     ----------
     runs
         Folders of runs.
     quick
-        Trees that split at 255 quantiles of each score only: many times as fast, and less exact.
+        Use trees that split at 255 quantiles of each score only: many times as fast, and less accurate.
     output
-        JSON file for the outcome of all these runs.
+        JSON file for the results of all these runs.
     as_json
         Print JSON.
     """
@@ -65,7 +65,7 @@ def detect(
     from uqgan.runs import DETECTION
 
     start = time.monotonic()
-    prepared = [one for folder in runs if (one := prepare(folder, quick, machine, voice))]
+    prepared = [one for folder in runs if (one := prepared_run(folder, quick, machine, voice))]
     if not prepared:
         raise UsageError("RUN: none has what joint detection is fitted on (their notes say what is missing)")
     with voice.busy("fitting"):
@@ -85,7 +85,7 @@ def detect(
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run with what is to be fitted, and what will be kept of it."""
+    """A run with its data to fit, and its files to write."""
 
     folder: Path
     plan: "Plan"
@@ -93,8 +93,8 @@ class Prepared:
     record: dict[str, Any]
 
 
-def prepare(folder: Path, quick: bool, machine: Machine, voice: Voice) -> Prepared | None:
-    """Predictions of a run; None, and a note, where there is nothing to fit on."""
+def prepared_run(folder: Path, quick: bool, machine: Machine, voice: Voice) -> Prepared | None:
+    """Predictions of a run; None, with a note, if there is nothing to fit on."""
     from uqgan.detection import KINDS, Job, check, facts
 
     with voice.busy(f"predicting for {folder}"):
@@ -113,7 +113,7 @@ def prepare(folder: Path, quick: bool, machine: Machine, voice: Voice) -> Prepar
 
 
 def scores_of(run: "Run", folder: Path, voice: Voice) -> "tuple[Outputs, Outputs]":
-    """A run's predictions for validation and test samples: its raw scores, or new ones, which are kept."""
+    """Predictions of a run for validation and test samples: its raw scores, or new ones, which are saved."""
     from uqgan.detection import holds
     from uqgan.evaluation import Outputs
     from uqgan.methods import METHODS
@@ -132,7 +132,7 @@ def scores_of(run: "Run", folder: Path, voice: Voice) -> "tuple[Outputs, Outputs
 
 
 def write_or_say(write: Callable[[], None], voice: Voice) -> None:
-    """Keep something in a run's folder, where that can be written."""
+    """Write into a run's folder, if that is possible."""
     try:
         write()
     except RunFailed as error:
@@ -140,7 +140,7 @@ def write_or_say(write: Callable[[], None], voice: Voice) -> None:
 
 
 def whole_record(records: list[dict[str, Any]], quick: bool, seconds: float) -> dict[str, Any]:
-    """Outcome of all runs with what it depends on."""
+    """Results of all runs with their conditions."""
     import torch
 
     from uqgan.detection import model
@@ -177,7 +177,7 @@ def show(made: Sequence[Prepared]) -> None:
 
 
 def rows_of_runs(made: Sequence[Prepared]) -> "list[Row]":
-    """Runs that differ only by their seed are one row."""
+    """Key of a row, which is the same for runs that differ only in their seed."""
     from uqgan.detection_table import Row
     from uqgan.runs import run_titles
 

@@ -1,4 +1,4 @@
-"""The command that runs many cells: tasks, methods, seeds and settings, all of them with all."""
+"""The command grid: runs of all combinations of tasks, methods, seeds and settings."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,15 +38,15 @@ def grid(
     as_json: Json = False,
     voice: Voice = Voice(),
 ) -> None:
-    """Train and test many runs: tasks × methods × seeds × settings, side by side.
+    """Train and test many runs in parallel: tasks × methods × seeds × settings.
 
-    Each is a cell with a folder TASK/METHOD/seed-SEED. The same command goes on after Ctrl-C, a kill or a power cut;
-    what is finished stays as it is. Exit status 1: some failed; 3: some are unfinished after --max-minutes.
+    Each is a cell with a folder TASK/METHOD/seed-SEED. After Ctrl-C, a kill or a power cut the same command continues;
+    finished cells are not changed. Exit status 1: some failed; 3: some are unfinished after --max-minutes.
 
     Parameters
     ----------
     tasks
-        Names from `uqgan tasks`, or own pictures, joined by commas.
+        Names from `uqgan tasks`, or paths of user-supplied pictures, joined by commas.
     methods
         Names from `uqgan methods`, joined by commas; all takes the twelve of the paper.
     seeds
@@ -54,7 +54,7 @@ def grid(
     validation
         Score validation samples, known and OoD, and leave the test sets alone: to choose settings.
     dry_run
-        Print the cells, what is there of them, and how long the others will take, by the times of finished ones.
+        Print the cells, their state, and the expected time of the others, by the times of finished ones.
     times
         Further folder with finished runs, or with their records, for --dry-run. May be given several times.
     as_json
@@ -74,7 +74,7 @@ def grid(
 
 
 def cells_of(tasks: str, methods: str, seeds: str, settings: Settings | None, validation: bool) -> list["Cell"]:
-    """Cells of what was chosen in lists."""
+    """Cells of the chosen lists."""
     from uqgan import paper
     from uqgan.cells import plan_cells
 
@@ -83,7 +83,7 @@ def cells_of(tasks: str, methods: str, seeds: str, settings: Settings | None, va
 
 
 def show_plan(cells: Sequence["Cell"], place: Place, times: Sequence[Path], as_json: bool) -> None:
-    """The cells, what is there of them, and the minutes that the others are expected to take."""
+    """Cells with their state, and the expected minutes of the others."""
     from uqgan.grid import survey
     from uqgan.times import Times
 
@@ -97,7 +97,7 @@ def show_plan(cells: Sequence["Cell"], place: Place, times: Sequence[Path], as_j
     if as_json:
         print_json(rows)
         return
-    show_rows([row | {"minutes": expected(row["minutes"])} for row in rows], as_json=False)
+    show_rows([row | {"minutes": expected(row["minutes"])} for row in rows], as_json=False, whole=True)
     to_do = [*found.to_do, *(found.failed if place.retry_failed else [])]
     words = [f"{count(len(to_do), 'cell')} to do", *([time_for(to_do, known, device)] if to_do else [])]
     Console(highlight=False).print(", ".join(words), soft_wrap=True)

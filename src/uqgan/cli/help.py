@@ -1,4 +1,4 @@
-"""`uqgan train TASK --help`: the same page with the settings that the task has."""
+"""Help of `uqgan train TASK`, with the settings of the task."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -17,7 +17,7 @@ from uqgan.errors import UsageError
 
 
 def show_help_of_task(words: Sequence[str]) -> bool:
-    """Whether the command was to show help about training a task that has settings of its own; it is printed then."""
+    """Whether the command requests help about training a task with particular settings, which is then printed."""
     if words[:1] != ["train"] or not {"--help", "-h"} & set(words):
         return False
     names = [word for word in words[1:] if not word.startswith("-")]
@@ -32,7 +32,7 @@ def show_help_of_task(words: Sequence[str]) -> bool:
 
 
 def settings_of_pictures(name: str, words: Sequence[str]) -> tuple[str, Config] | None:
-    """The settings that own pictures would get, which follow from their size and number; None if there are none."""
+    """Settings for user-supplied pictures, by their size and number; None if there are none."""
     if not Path(name).exists():
         return None
     from uqgan import api
@@ -43,13 +43,13 @@ def settings_of_pictures(name: str, words: Sequence[str]) -> tuple[str, Config] 
         if is_user_data(name):
             size = int(sizes[0]) if sizes else None
             return name, api.settings_of(api.load_task(name, image_size=size, skip_broken=True, say=Voice().say))
-    except UsageError:  # it is told when it is trained on
+    except UsageError:  # training will report it
         pass
     return None
 
 
 def with_settings(config: Config, title: str) -> FunctionType:
-    """The command `train` with other defaults of its settings."""
+    """The command `train` with other default settings."""
     assert isinstance(train, FunctionType)
     command = FunctionType(train.__code__, train.__globals__, "train", train.__defaults__, train.__closure__)
     command.__kwdefaults__, command.__doc__ = train.__kwdefaults__, train.__doc__
@@ -59,7 +59,7 @@ def with_settings(config: Config, title: str) -> FunctionType:
 
 
 def defaults(settings: Settings) -> type[Settings]:
-    """A class of settings whose defaults are these values."""
+    """Class of settings with these values as defaults."""
     fields: dict[str, Any] = {}
     for name, info in type(settings).model_fields.items():
         value = getattr(settings, name)

@@ -1,4 +1,4 @@
-"""Commands that list what there is: methods, tasks, doctor."""
+"""Commands that list methods, tasks, and the machine's abilities."""
 
 from rich.console import Console
 
@@ -8,7 +8,7 @@ from uqgan.errors import count
 
 @app.command
 def methods(*, as_json: Json = False, voice: Voice = Voice()) -> None:
-    """List the methods: what they return, cost and need, and where they come from.
+    """List the methods: what they return, cost and need, and their references.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def tasks(*, as_json: Json = False, voice: Voice = Voice()) -> None:
 
 @app.command
 def doctor(*, as_json: Json = False, voice: Voice = Voice()) -> None:
-    """Say what this machine has: versions, devices, optional packages.
+    """Report versions, devices, and optional packages of this machine.
 
     Parameters
     ----------

@@ -2,11 +2,9 @@
 
 import os
 import sys
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,12 +14,10 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from uqgan.cli.app import Json, Machine, Voice, Whole, app, check_page
+from uqgan.cli.scored import Job, Nodes, scored_here, scored_there
 from uqgan.errors import RunFailed, UsageError, count
 
 if TYPE_CHECKING:
-    from uqgan.data.decode import Piece
-    from uqgan.data.inputs import Sources
-    from uqgan.data.look import Look
     from uqgan.run import Run
     from uqgan.scoring import Summary
     from uqgan.sorting import Folders
@@ -62,23 +58,24 @@ def predict(
     results: Results = Results(),
     seed: Whole = 0,
     machine: Machine = Machine(),
+    nodes: Nodes = Nodes(),
     voice: Voice = Voice(),
 ) -> None:
     """Predict pictures, and decide about each: files, folders, patterns, or a list on standard input.
 
     Files that cannot be read are listed, and the exit status is then 1.
 
-        Parameters
-        ----------
-        run
-            Folder of a run.
-        paths
-            Pictures, folders of them, patterns in quotes, or - for a list on standard input, one path per line.
-        seed
-            The same seed repeats the draws of a stochastic method.
+    Parameters
+    ----------
+    run
+        Folder of a run.
+    paths
+        Pictures, folders of them, patterns in quotes, or - for a list on standard input, one path per line.
+    seed
+        The same seed repeats the draws of a stochastic method.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle threads leave their cores to decoding
-    from uqgan.data.inputs import Sources, look_in_words, look_of
+    from uqgan.data.inputs import Sources, pixel_format_of, preprocessing_in_words
     from uqgan.samples import check_seed
     from uqgan.tables import check_ending
 
@@ -88,29 +85,18 @@ def predict(
         raise UsageError("resume: needs --output, the file to go on with")
     check_page("--page", results.page)
     check_seed(seed)
+    nodes.check()
     with closing(Sources(paths, sys.stdin.buffer if "-" in paths else None)) as sources:
         with voice.busy(f"loading {run}"):
             loaded = machine.load(run)
-            look, total = look_of(loaded.record.plan.shape), sources.count()
-        voice.say(f"{count(total, 'picture')}, seen {look_in_words(look)}")
+            pixel_format, total = pixel_format_of(loaded.record.plan.shape), sources.count()
+        voice.say(f"{count(total, 'picture')}, seen {preprocessing_in_words(pixel_format)}")
         decides = can_decide(loaded, voice, needed=bool(results.copy_to or results.page))
-        job = Job(loaded, sources, total, look, seed, decides)
-        summary = score_all(job, results, voice)
+        job = Job(loaded, sources, total, pixel_format, seed, decides, results.probabilities)
+        summary = score_all(job, results, nodes, voice)
     tell(job, summary, results, voice)
     if summary.broken:
         raise RunFailed(f"{summary.broken:,} of {count(summary.n, 'picture')} could not be read")
-
-
-@dataclass(frozen=True)
-class Job:
-    """Pictures to predict, and the run for it."""
-
-    run: "Run"
-    sources: "Sources"
-    total: int
-    look: "Look"
-    seed: int
-    decides: bool
 
 
 def can_decide(run: "Run", voice: Voice, needed: bool) -> bool:
@@ -125,20 +111,15 @@ def can_decide(run: "Run", voice: Voice, needed: bool) -> bool:
     return True
 
 
-def score_all(job: Job, results: Results, voice: Voice) -> "Summary":
+def score_all(job: Job, results: Results, nodes: Nodes, voice: Voice) -> "Summary":
     """Predict all pictures; each chunk is saved, copied and printed before the next."""
-    import joblib
-    import torch
-
-    from uqgan.data.decode import decoding
-    from uqgan.data.inputs import batches_of, processes_for
     from uqgan.log import interrupts
     from uqgan.progress import Pace, shown
-    from uqgan.scoring import PICTURES, PIECE, Summary, chunk_size, columns_of, score, threads_beside
+    from uqgan.scoring import PICTURES, Summary, chunk_size, columns_of
     from uqgan.sorting import Folders
     from uqgan.tables import json_line
 
-    run, columns, chunk = job.run, columns_of(job.run.class_names, results.probabilities), chunk_size(job.run)
+    run, columns, chunk = job.run, columns_of(job.run.class_names, job.probabilities), chunk_size(job.run)
     summary = Summary(columns, run.rule.score, pictures=PICTURES if results.page else 0)
     folders = Folders(results.copy_to, job.sources.folders()) if results.copy_to else None
     with ExitStack() as stack:
@@ -146,18 +127,14 @@ def score_all(job: Job, results: Results, voice: Voice) -> "Summary":
         if results.output:
             table = stack.enter_context(closing(begun(job, columns, chunk, results)))
             go_on(table, summary, files, results.resume, voice)
-        workers = processes_for(islice(iter(job.sources), summary.n, None))
-        names: deque[str] = deque()
-        pieces = named(stack.enter_context(decoding(batches_of(files, PIECE), job.look, workers)), names)
-        if workers > 1 and run.record.predictor.prior.device.type == "cpu":
-            stack.callback(torch.set_num_threads, torch.get_num_threads())
-            torch.set_num_threads(threads_beside(run, joblib.cpu_count()))
+        first = summary.n // chunk
+        scored = scored_there(nodes, job, files, first) if nodes.ray else scored_here(job, files, first)
+        chunks = stack.enter_context(scored)
         asked = stack.enter_context(interrupts())
         pace = Pace("predicting", summary.n, job.total, "picture")
         show = stack.enter_context(shown(pace, voice.console()))
         try:
-            for rows in score(run, pieces, job.seed, results.probabilities, job.decides, summary.n // chunk):
-                done = [names.popleft() for _ in rows]
+            for done, rows in chunks:
                 if folders:
                     copy(folders, done, rows, columns)
                 if table:
@@ -187,7 +164,7 @@ def begun(job: Job, columns: Sequence[str], chunk: int, results: Results) -> "Ke
     facts = {
         "run": about.get("weights_sha256"),
         "seed": job.seed,
-        "device": job.run.record.predictor.prior.device.type,
+        "device": job.device,
         "rule": asdict(job.run.rule) if job.decides else None,
     }
     return Kept(results.output, columns, facts, chunk, results.resume)
@@ -208,13 +185,6 @@ def go_on(table: "Kept", summary: "Summary", files: Iterator[str], resumes: bool
             change = f"there was {row[0]} where {found} is now"
             raise UsageError(f"{table.part}: the pictures have changed, {change} (delete it to begin anew)")
         summary.add([row])
-
-
-def named(pieces: Iterable["Piece"], names: deque[str]) -> Iterator["Piece"]:
-    """Pass on pieces, and append their files to `names`: rows only have the printable form of a path."""
-    for files, outcome in pieces:
-        names.extend(files)
-        yield files, outcome
 
 
 def copy(folders: "Folders", files: Sequence[str], rows: Sequence["Row"], columns: Sequence[str]) -> None:
@@ -247,7 +217,7 @@ def tell(job: Job, summary: "Summary", results: Results, voice: Voice) -> None:
     if results.page:
         from uqgan.predictions_page import write_page
 
-        write_page(results.page, job.run, summary, job.look, drift)
+        write_page(results.page, job.run, summary, job.pixel_format, drift)
     for file in (results.output, results.copy_to, results.page):
         if file:
             voice.say(f"wrote {file}")

@@ -1,4 +1,4 @@
-"""The command that sets our runs beside the paper's tables, and trains those that are missing."""
+"""The command reproduce: comparison of runs with the paper's tables, with training of missing ones."""
 
 import math
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ SHORT = {"difference": "Δ"}
 COLOURS = {"better": "green", "worse": "red"}
 MOST_NOTES = 5
 METHOD, SIDE, CELL = 17, 27, 12
-"""Columns of the terminal for a method's name, for all that stands beside the values, and for a value."""
+"""Widths on the terminal, in characters: of a method's name, of all columns besides values, and of a value."""
 
 
 @app.command
@@ -49,9 +49,9 @@ def reproduce(
     output: Annotated[Path | None, Parameter(("--output", "-o"))] = None,
     voice: Voice = Voice(),
 ) -> None:
-    """Train what is missing of a setting, and set all runs beside the paper: its value, ours, and the difference.
+    """Train missing runs of a setting, and compare all runs with the paper: its value, ours, and the difference.
 
-    What is there is not trained again; the same command goes on after Ctrl-C, a kill or --max-minutes.
+    Existing runs are not trained again; after Ctrl-C, a kill or --max-minutes the same command continues.
     Exit status 1: some runs failed; 3: some are unfinished.
 
     Parameters
@@ -61,13 +61,13 @@ def reproduce(
     methods
         Names from `uqgan methods`, joined by commas; all takes those of the paper, and others that have runs.
     seeds
-        Seeds such as 0-4 or 0,2; if not given, all that there are, and seed 0 of each method without a run.
+        Seeds such as 0-4 or 0,2; if not given, all existing ones, and seed 0 of each method without a run.
     runs
-        Folder with evaluated runs or their records, or several; the first takes new ones. Else runs and results.
+        Folders with evaluated runs or their records; new ones go to the first. Default: runs and results.
     compare_only
         Train nothing.
     dry_run
-        Say which runs there are, which would be trained and how long they may take, and stop.
+        Print existing runs, runs that would be trained, and their expected time, and stop.
     data_root
         Folder of the paper's data sets; UQGAN_DATA if not given.
     form
@@ -109,7 +109,7 @@ def reproduce(
 
 @dataclass(frozen=True)
 class Chosen:
-    """What is to be set beside the paper."""
+    """Runs to compare with the paper."""
 
     setting: str
     methods: list[str]
@@ -128,7 +128,7 @@ class Chosen:
         return find_results(self.places, self.setting, self.methods, self.seeds)
 
     def missing(self, found: "Found") -> list["Cell"]:
-        """Runs that are asked for and not there: one of each method first."""
+        """Requested runs that are missing, first one of each method."""
         from uqgan import paper
         from uqgan.cells import Cell
         from uqgan.reproduction import missing_runs
@@ -146,7 +146,7 @@ class Chosen:
 
 
 def places_of(runs: list[Path] | None) -> list[Path]:
-    """Folders with runs: those that are named, which must be there, or the usual ones."""
+    """Folders with runs: the given ones, which must exist, or the default ones."""
     for place in runs or []:
         if not place.is_dir():
             raise UsageError(f"--runs = {place}: no such folder (make it, and new runs go into it)")
@@ -154,7 +154,7 @@ def places_of(runs: list[Path] | None) -> list[Path]:
 
 
 def say_notes(notes: list[str], voice: Voice) -> None:
-    """Why runs were left out; of many the first."""
+    """Reasons why runs were excluded; of many the first ones."""
     shown = notes if voice.verbose else notes[:MOST_NOTES]
     for note in shown:
         voice.say(note)
@@ -163,7 +163,7 @@ def say_notes(notes: list[str], voice: Voice) -> None:
 
 
 def train_missing(cells: list["Cell"], chosen: Chosen, how: How, data_root: Path | None, voice: Voice) -> None:
-    """Say what will be trained and how long that may take, and train it."""
+    """Print the runs to train and their expected time, and train them."""
     by_method: dict[str, list[str]] = {}
     for cell in cells:
         by_method.setdefault(cell.method, []).append(str(cell.seed))
@@ -202,7 +202,7 @@ def chosen_format(form: str, output: Path | None, known: list[str]) -> str:
 
 
 def show(found: "Reproduction") -> None:
-    """All tables, as wide as the terminal, then what there is to say about them."""
+    """Print all tables, fitted to the terminal, and sentences about them."""
     from uqgan.layouts import lines, sentences
 
     out = Console(highlight=False)
@@ -218,7 +218,7 @@ def show(found: "Reproduction") -> None:
 
 
 def table_of(block: "Block", rows: "list[Line]", part: slice) -> Table:
-    """A part of a block's columns; a method's lines are one row, beside which its name has room."""
+    """Table of a part of a block's columns, with the lines of a method in one row."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     table.add_column("", width=METHOD)
     table.add_column("", no_wrap=True)
@@ -241,7 +241,7 @@ def coloured(text: "Text") -> str:
 
 
 def show_plan(found: "Reproduction", cells: list["Cell"], chosen: Chosen, how: How) -> None:
-    """Which runs there are of each method, which are to be trained, and the time that these may take."""
+    """Table of existing runs per method, runs to train, and their expected time."""
     from uqgan.times import Times
 
     out = Console(highlight=False)

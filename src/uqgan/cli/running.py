@@ -1,4 +1,4 @@
-"""What all commands share that run cells: where and how, and what came out."""
+"""Parts common to all commands that run cells: options, execution, and results."""
 
 import json
 import time
@@ -25,30 +25,30 @@ if TYPE_CHECKING:
 
 ON_RAY = Group("Several machines")
 COLUMNS = {"accuracy": "accuracy", "auroc": "AUROC all"}
-"""Columns of the table at the end."""
+"""Columns of the final table."""
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
 class How:
-    """How cells run."""
+    """Options for running cells."""
 
     workers: str = "auto"
-    """Number of processes on this machine; auto takes one per core, or several on a GPU that they can share."""
+    """Number of processes on this machine; auto: one per core, or several on a GPU that they can share."""
     device: str = "auto"
     """auto, cpu, cuda or mps."""
     max_minutes: Annotated[float | None, Parameter(validator=Number(gt=0))] = None
-    """Stop after so long; the same command goes on."""
+    """Time limit; the same command continues."""
     retry_failed: bool = False
-    """Try again what failed before."""
+    """Run failed cells again."""
     ray: Annotated[str | None, Parameter(group=ON_RAY)] = None
-    """Run cells on a Ray cluster: auto for the one that this machine is part of, or its address."""
+    """Run cells on a Ray cluster: auto for the one of this machine, or an address."""
     share: Annotated[str | None, Parameter(group=ON_RAY)] = None
-    """URL that all nodes reach (s3://…) for runs, where they don't see the output folder; else they send files."""
+    """URL (s3://…) for runs, if nodes have no access to the output folder; without it they send files."""
     cpus: Annotated[Whole, Parameter(group=ON_RAY, validator=Number(gte=1))] = 1
-    """Cores of a node that a cell takes, and its threads."""
+    """Cores, and threads, per cell."""
     gpus: Annotated[float | None, Parameter(group=ON_RAY, validator=Number(gte=0))] = None
-    """GPUs of a node that a cell takes, or a share such as 0.25; one if there are any."""
+    """GPUs per cell, or a share such as 0.25; one if there are any."""
 
     @property
     def size(self) -> int | None:
@@ -61,7 +61,7 @@ class How:
 
     @property
     def kind(self) -> str:
-        """Kind of the device that cells run on: cpu, cuda or mps."""
+        """Kind of device for cells: cpu, cuda or mps."""
         from uqgan.acceleration import choose_device
 
         if self.ray and self.device.startswith("cuda"):
@@ -69,7 +69,7 @@ class How:
         return choose_device(self.device).type
 
     def check(self) -> None:
-        """Refuse what cannot be, before any data are loaded."""
+        """Refuse invalid options before data are loaded."""
         _ = self.size
         if self.ray:
             from uqgan.cluster import ray_module
@@ -80,7 +80,7 @@ class How:
                 raise UsageError(f"--{name} = {given}: is for a Ray cluster (--ray auto, or leave it out)")
 
     def executor(self, say: "Say") -> "Executor":
-        """What runs the cells."""
+        """Executor for the cells."""
         if not self.ray:
             from uqgan.pool import Pool
 
@@ -93,18 +93,18 @@ class How:
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Place(How):
-    """Where and how cells run."""
+    """Options for the place and the conditions of runs."""
 
     output: Annotated[Path, Parameter(("--output", "-o"))] = Path("runs")
-    """Folder of all runs; what is finished there is not run again."""
+    """Folder of all runs; finished ones are not run again."""
 
 
 def run_cells(
     cells: Sequence["Cell"], place: Place, pictures: Pictures, voice: Voice, times: Sequence[Path] = ()
 ) -> None:
-    """Run all cells that are not done, and show the progress. Their results are in the folders then.
+    """Run all cells that are not done, with progress; results are in their folders.
 
-    The time left is estimated by finished runs in the folder, and in the folders `times`.
+    The remaining time is estimated by finished runs in the folder, and in the folders `times`.
     """
     from uqgan.cli.watch import Watch
     from uqgan.grid import Schedule, Terms, survey
@@ -132,7 +132,7 @@ def run_cells(
 
 
 def time_for(cells: Sequence["Cell"], known: "Times", device: str) -> str:
-    """How long cells will take, in words."""
+    """Text with the expected time of cells."""
     left = known.left(cells, device)
     if left is None:
         return f"no times of such runs on {device} are known"
@@ -142,7 +142,7 @@ def time_for(cells: Sequence["Cell"], known: "Times", device: str) -> str:
 
 
 def look_at_data(tasks: Sequence[str], terms: "Terms", voice: Voice) -> None:
-    """Load each task once, so that its data are decoded, and what is wrong with them is known before any cell runs."""
+    """Load each task once, so that its data are decoded, and errors in them are found before any cell runs."""
     for name in dict.fromkeys(tasks):
         with voice.busy(f"loading {name}"):
             task = terms.load(name, voice.say)
@@ -151,7 +151,7 @@ def look_at_data(tasks: Sequence[str], terms: "Terms", voice: Voice) -> None:
 
 
 def outcome(cells: Sequence["Cell"], root: Path) -> list[dict[str, Any]]:
-    """What there is of each cell now, by its files: its state, its main scores, and where they are."""
+    """State of each cell by its files, with its main scores and its folder."""
     from uqgan.grid import survey
 
     found = survey(cells, root)
@@ -159,7 +159,7 @@ def outcome(cells: Sequence["Cell"], root: Path) -> list[dict[str, Any]]:
 
 
 def row_of(cell: "Cell", root: Path, done: bool, failed: bool) -> dict[str, Any]:
-    """What there is of one cell."""
+    """State of one cell."""
     from uqgan.cells import FAILED
 
     folder = root / cell.name
@@ -179,13 +179,13 @@ def row_of(cell: "Cell", root: Path, done: bool, failed: bool) -> dict[str, Any]
 
 
 def show_outcome(rows: Sequence[dict[str, Any]]) -> None:
-    """Table of the cells, the means over several seeds, and the logs of those that failed."""
+    """Table of the cells, means over several seeds, and logs of failed cells."""
     table = []
     for row in rows:
         took = f"{row['seconds'] / 60:.1f}" if row["state"] == "done" else row["state"]
         table.append({"cell": row["cell"], **{title: percent(row.get(key)) for key, title in COLUMNS.items()}})
         table[-1]["minutes"] = took
-    show_rows(table, as_json=False)
+    show_rows(table, as_json=False, whole=True)
     out = Console(highlight=False)
     groups: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
@@ -200,7 +200,7 @@ def show_outcome(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def failures(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """What failed, and where its log is."""
+    """Sentences about failed cells and their logs."""
     return [f"{row['cell']} failed, see {row['log']}: {row['why']}" for row in rows if row["state"] == "failed"]
 
 

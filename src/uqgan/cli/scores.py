@@ -8,11 +8,11 @@ from rich.markup import escape
 from rich.table import Table
 
 MOST_CLASSES, LOWEST, WIDEST = 20, 5, 24
-"""Most classes that are shown one by one, of more the number that is, and the most columns of a class's name."""
+"""Limits: classes that are shown in full, classes shown of more than that, and characters of a class's name."""
 
 
 def show_scores(found: dict[str, Any]) -> None:
-    """A run's scores as a table on standard output."""
+    """Print the scores of a run as a table on standard output."""
     scores, intervals = found["scores"], found["intervals"]
 
     def cell(value: float | None, ends: list[float] | None) -> str:
@@ -55,7 +55,7 @@ def show_scores(found: dict[str, Any]) -> None:
 
 
 def class_lines(scores: dict[str, Any]) -> list[str]:
-    """Accuracy per class and confusion matrix as text; of many classes only those with the lowest accuracy."""
+    """Accuracy per class and confusion matrix as text; of many classes those with the lowest accuracy."""
     rows = scores.get("per_class", [])
     if len(rows) > MOST_CLASSES:
         lowest = sorted((row for row in rows if row["n"]), key=lambda row: row["accuracy"])[:LOWEST]
@@ -74,7 +74,7 @@ def class_lines(scores: dict[str, Any]) -> list[str]:
 
 
 def decisions_table(decisions: dict[str, Any]) -> Table:
-    """Rates of the decisions: share flagged and of each word, coverage and size of the prediction sets."""
+    """Print rates of the decisions: shares flagged and of each word, coverage and size of the prediction sets."""
     keys = [key for key in decisions["known"] if key not in ("n", "set_size", "coverage")]
     table = Table("%", *keys, "coverage", "classes in a set", title="decisions", title_justify="left")
     for name, row in {"known": decisions["known"], **decisions["sets"]}.items():

@@ -1,4 +1,4 @@
-"""The command that repeats the paper's studies."""
+"""The command study: repetition of the paper's studies."""
 
 import shlex
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from uqgan.studies import Curve
 
 FOLDER = "studies"
-"""Folder of the curves, within that of the runs."""
+"""Subfolder for curves."""
 Fixed = Annotated[Config | None, Parameter(name="*", group=Group("Settings (kept fixed, in place of the paper's)"))]
 
 
@@ -41,15 +41,15 @@ def study(
 ) -> None:
     """Repeat a study of the paper: runs over the values of one setting, and the curves of their validation scores.
 
-    Only validation samples, known and OoD, are looked at. Where the OoD sets stand together each weighs the same. The
-    same command goes on after Ctrl-C or a kill. The curves are in OUTPUT/studies as SVG, PNG and JSON.
+    Only validation samples, known and OoD, are used. Of several OoD sets together each has the same weight. The
+    same command continues after Ctrl-C or a kill. The curves are in OUTPUT/studies as SVG, PNG and JSON.
 
     Parameters
     ----------
     name
         lambda-cl, lambda-real, lambda-reg, latent-dim, n-classes or regulariser.
     task
-        One of `uqgan tasks`, or own pictures. On mnist and cifar10 other settings are those of the paper's study.
+        One of `uqgan tasks`, or user-supplied pictures. On mnist and cifar10 fixed settings are the paper's.
     methods
         Names from `uqgan methods`, joined by commas; those of the paper's study if not given.
     seeds
@@ -57,7 +57,7 @@ def study(
     values
         Values joined by commas; those of the paper's study if not given.
     dry_run
-        Print the runs, what is there of them, and how long the others will take, by the times of finished ones.
+        Print the runs, their state, and the expected time of the others, by the times of finished ones.
     as_json
         Print the curves as JSON.
     """
@@ -79,13 +79,13 @@ def study(
 
 
 def command_of(name: str, options: Mapping[str, Any]) -> str:
-    """The command that gives the same curves on any machine."""
+    """Command that makes the same curves on any machine."""
     given = [(f"--{option.replace('_', '-')}", str(value)) for option, value in options.items() if value != ""]
     return shlex.join(["uqgan", "study", name, *(word for pair in given for word in pair)])
 
 
 def show(curve: "Curve", folder: Path, as_json: bool, voice: Voice) -> None:
-    """Write the curves, and print them with what the paper says of them."""
+    """Write the curves, and print them with the paper's findings."""
     from uqgan.findings import findings
     from uqgan.study_plots import sizes_in_words
 
@@ -122,7 +122,7 @@ def rows_of(curve: "Curve") -> list[dict[str, Any]]:
 
 
 def write(curve: "Curve", folder: Path) -> Path:
-    """Write JSON, SVG and PNG of a curve; gives their path without an ending."""
+    """Write JSON, SVG and PNG of a curve; returns their path without an ending."""
     from functools import partial
 
     from uqgan.cells import title_of

@@ -1,4 +1,4 @@
-"""The command that searches for settings."""
+"""The command sweep: search for settings."""
 
 import time
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from uqgan.sweeps import Space, Tried
 
 FOLDER = "sweeps"
-"""Folder of what sweeps found, within that of the runs."""
+"""Subfolder for the results of sweeps."""
 AT_ONCE = 4
-"""Trials drawn at a time, if the number of workers is not given."""
+"""Number of trials drawn together, if the number of workers is not given."""
 Varied = Annotated[
     ConfigLists | None,  # type: ignore[valid-type]
     Parameter(name="*", group=Group("Settings (values joined by commas; with --trials also ranges)")),
@@ -45,27 +45,27 @@ def sweep(
 ) -> None:
     """Search for settings by validation scores, known and OoD: all combinations, or trials that learn from others.
 
-    Test sets are not looked at, unless --report asks for it once the settings are chosen: for runs with seeds of their
-    own, which the choice has not seen. The same command goes on after Ctrl-C or a kill. What was found is in
+    Test sets are not used, unless --report requests it after the settings are chosen, for runs with other seeds
+    than those of the search. The same command continues after Ctrl-C or a kill. Results are in
     OUTPUT/sweeps.
 
     Parameters
     ----------
     task
-        One of `uqgan tasks`, or own pictures.
+        One of `uqgan tasks`, or user-supplied pictures.
     method
         One of `uqgan methods`.
     seeds
         Seeds such as 0-4 or 0,2; settings are chosen by the mean of their scores.
     by
-        accuracy, auroc_sf, ece, auroc, aupr_in, aupr_out or fpr95_id_positive, where each OoD set weighs the same.
+        accuracy, auroc_sf, ece, auroc, aupr_in, aupr_out or fpr95_id_positive; OoD sets have equal weights.
     trials
         Number of combinations to try, drawn by a tree-structured Parzen estimator (TPE) from values or from ranges such
         as 0.1:0.9 or 1:128:log; needs optuna.
     report
-        Train the chosen settings anew with as many other seeds, and test them.
+        Train the chosen settings again with as many other seeds, and test these runs.
     as_json
-        Print what was found as JSON.
+        Print the results as JSON.
     """
     from uqgan.api import check_sections
     from uqgan.sweeps import best, check_metric, space_of
@@ -106,7 +106,7 @@ class Search:
         return self.tried(list(combinations(space)))
 
     def by_trials(self, space: "Space", n: int) -> list["Tried"]:
-        """Try n combinations, a few at a time, each few drawn by what came of those before."""
+        """Try n combinations, a few at a time, drawn by the scores of earlier ones."""
         from uqgan.sweeps import Trials, gain
 
         trials = Trials(space)
@@ -122,7 +122,7 @@ class Search:
         return found
 
     def tried(self, variants: Sequence[dict[str, Any]]) -> list["Tried"]:
-        """Run these settings with all seeds, and judge them by validation scores."""
+        """Run these settings with all seeds, and return their validation scores."""
         from uqgan.sweeps import judged
 
         cells = [self.cells(settings, self.seeds, validation=True) for settings in variants]
@@ -130,7 +130,7 @@ class Search:
         return [judged(settings, each, self.place.output) for settings, each in zip(variants, cells, strict=True)]
 
     def report(self, chosen: "Tried") -> list[dict[str, Any]]:
-        """Train the chosen settings with seeds that the choice has not seen, and test them."""
+        """Train the chosen settings with seeds that the search did not use, and test them."""
         cells = self.cells_of_report(chosen)
         self.run(cells)
         return outcome(cells, self.place.output)
@@ -146,7 +146,7 @@ class Search:
         return plan_cells([self.task], [self.method], seeds, [settings], validation)
 
     def run(self, cells: Sequence["Cell"]) -> None:
-        """Run cells in what is left of the time."""
+        """Run cells within the remaining time."""
         minutes = self.place.max_minutes
         left = None if minutes is None else max(1e-9, minutes - (time.monotonic() - self.began) / 60)
         run_cells(list(dict.fromkeys(cells)), replace(self.place, max_minutes=left), self.pictures, self.voice)
@@ -154,7 +154,7 @@ class Search:
     def written(
         self, space: "Space", tried: Sequence["Tried"], chosen: "Tried | None", tested: Sequence[dict[str, Any]]
     ) -> dict[str, Any]:
-        """Keep what was found as JSON."""
+        """Write the results as JSON."""
         from uqgan.cells import title_of
         from uqgan.files import write_json
 
@@ -176,7 +176,7 @@ class Search:
 
 
 def show(tried: Sequence["Tried"], chosen: "Tried | None", by: str, tested: Sequence[dict[str, Any]]) -> None:
-    """All settings with their validation scores, what was chosen, and its test scores if asked."""
+    """Print all settings with their validation scores, the chosen one, and its test scores if requested."""
     from uqgan.paper import TITLES
 
     rows = []

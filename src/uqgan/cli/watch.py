@@ -1,4 +1,4 @@
-"""Progress of a grid: a live table on a terminal, elsewhere a line per beginning and end, and one every half minute."""
+"""Progress of a grid: a live table on a terminal, elsewhere lines at start and end of cells, and every half minute."""
 
 import time
 from collections import Counter
@@ -17,11 +17,11 @@ from uqgan.progress import LINE_SECONDS, spell
 from uqgan.times import Times
 
 ENDS = {"done": "done", "failed": "failed", "stopped": "stopped", "waiting": "lost"}
-"""What became of a cell that ran, in one word."""
+"""Words for the outcomes of a cell."""
 
 
 class Watch:
-    """Takes the events of a grid, and shows how far it is while the block runs."""
+    """Receiver of the events of a grid, which shows its progress within the block."""
 
     def __init__(self, found: Survey, terms: Terms, times: Times, device: str, voice: Voice) -> None:
         self.terms, self.times, self.device = terms, times, device
@@ -44,7 +44,7 @@ class Watch:
             self._live.stop()
 
     def __call__(self, event: Event) -> None:
-        """Take an event of an executor."""
+        """Handle an event of an executor."""
         cell, fresh = event.cell, self.states.get(event.cell) != "running"
         self.states[cell] = event.state
         if event.state != "running":
@@ -71,7 +71,7 @@ class Watch:
 
     @property
     def summary(self) -> str:
-        """Counts of the cells, and the time left."""
+        """Counts of the cells, and the remaining time."""
         counts = Counter(self.states.values()) + self.before
         words = [f"{counts[state]} {state}" for state in ("done", "failed", "stopped", "running", "waiting")]
         left = self.seconds_left
@@ -80,7 +80,7 @@ class Watch:
 
     @property
     def seconds_left(self) -> float | None:
-        """Estimate by what cells of the same task and method took; None as long as no cell has ended."""
+        """Estimate of the remaining time by cells of the same task and method; None until a cell has ended."""
         waiting = [cell for cell, state in self.states.items() if state == "waiting"]
         left = self.times.left([*waiting, *self.running], self.device)
         if left is None:
@@ -90,7 +90,7 @@ class Watch:
         return max(left - gone, *stages, 0.0) / max(1, len(stages)) if stages else left
 
     def table(self) -> RenderableType:
-        """A row per running cell, and the summary."""
+        """Table with a row per running cell, and the summary."""
         table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
         for title in ("worker", "cell", "stage", "step", "left"):
             table.add_column(title, justify="right" if title in ("step", "left") else "left", no_wrap=True)
@@ -102,7 +102,7 @@ class Watch:
         return Group(table, self.summary)
 
     def _end(self, event: Event) -> None:
-        """A cell came to an end: keep how long it took, and say so."""
+        """Record the time of a cell that has ended, and print it."""
         cell, took = event.cell, time.monotonic() - self.began.pop(event.cell, time.monotonic())
         self.latest.pop(cell, None)
         if event.state == "done":
@@ -114,6 +114,6 @@ class Watch:
 
 
 def _words(event: Event) -> str:
-    """How far a cell is, in words."""
+    """Progress of a cell as text."""
     step = f" {event.step:,} of {event.total:,}" if event.total > 1 else ""
     return f"{event.cell.name}: {event.text or 'begins'}{step}"

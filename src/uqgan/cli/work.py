@@ -1,4 +1,4 @@
-"""Commands that train and show: train, report, generate, demo."""
+"""The commands train, report, generate, and demo."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,27 +28,27 @@ Overrides = Annotated[
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Place:
-    """Where a run is kept."""
+    """Folder of a run."""
 
     output: Annotated[Path | None, Parameter(("--output", "-o"))] = None
     """Folder of the run; runs/TASK/METHOD/seed-SEED if not given."""
     resume: bool = False
-    """Go on where a stopped or killed run was saved last."""
+    """Continue a stopped or killed run from its last saved state."""
     overwrite: bool = False
     """Replace the run in that folder."""
     untested: bool = False
-    """Leave the test sets alone; `uqgan evaluate` looks at them later."""
+    """Do not use the test sets; `uqgan evaluate` can do so later."""
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Pictures:
-    """Where pictures come from."""
+    """Options for pictures."""
 
     data_root: Path | None = None
     """Folder of the paper's data sets; UQGAN_DATA if not given."""
     image_size: Whole | None = None
-    """32 or 64 pixels a side, for own pictures."""
+    """32 or 64 pixels per side, for user-supplied pictures."""
     skip_broken: bool = False
     """Leave out pictures that cannot be read."""
 
@@ -73,7 +73,7 @@ def train(
     Parameters
     ----------
     task
-        One of `uqgan tasks`, where `digits+0,2-4` chooses other classes; or own pictures: a folder of class folders,
+        One of `uqgan tasks`, where `digits+0,2-4` selects other classes; or your pictures: a folder of class folders,
         or a .npz file with x and y.
     method
         One of `uqgan methods`.
@@ -84,7 +84,7 @@ def train(
     device
         auto, cpu, cuda or mps.
     max_minutes
-        Stop after so long and keep the best classifier so far; --resume goes on.
+        Time limit, after which the best classifier so far is kept; --resume continues.
     """
     from uqgan import api
 
@@ -104,7 +104,7 @@ def train(
 def check_before_data(
     task: str, method: str, seed: int, device: str, config: Path | None, overrides: dict[str, Any]
 ) -> None:
-    """Refuse what is wrong in a training's options before its data are loaded."""
+    """Refuse invalid options of a training before its data are loaded."""
     from uqgan import api
     from uqgan.acceleration import choose_device
     from uqgan.data.tasks import is_user_data
@@ -125,7 +125,7 @@ def usual_folder(task: str, data: "Task", method: str, seed: int) -> Path:
 
 
 def finish(run: "Run", folder: Path, untested: bool, voice: Voice) -> None:
-    """Test a trained run, keep and show its scores, and say what can be done with it."""
+    """Test a trained run, save and print its scores, and suggest further commands."""
     from uqgan.run import save_scores
 
     stopped = run.record.about["stopped"]
@@ -217,7 +217,7 @@ def generate(
     label
         Name or number of the class.
     n
-        How many.
+        Number of examples.
     seed
         The same seed gives the same examples.
     output
@@ -253,7 +253,7 @@ def demo(
     Parameters
     ----------
     output
-        Folder for the runs and the report. A demo that was interrupted goes on where it was.
+        Folder for the runs and the report; an interrupted demo is continued.
     """
     from uqgan.demo import run_demo
 
@@ -262,7 +262,7 @@ def demo(
 
 
 def describe_data(task: "Task", config: Config, voice: Voice) -> None:
-    """What is known about a task's data, what was left out, and the networks that were chosen."""
+    """Print notes on a task's data, what was left out, and the chosen networks."""
     for note in task.notes:
         voice.say(note)
     for name, why in task.missing.items():
