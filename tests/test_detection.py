@@ -12,6 +12,8 @@ import torch
 from sklearn.ensemble import GradientBoostingClassifier
 from sklearn.metrics import confusion_matrix, recall_score
 
+import make_detection
+import make_settings
 import uqgan
 from uqgan import detection, paper
 from uqgan.cli import main
@@ -261,3 +263,27 @@ def test_bad_words_are_refused(
     assert command(monkeypatch, folder) == 2
     assert "left out; validation: of 10,000 known samples none is" in capsys.readouterr().err.replace("\n", " ")
     (folder / RAW_VALIDATION).unlink()
+
+
+def test_the_page_shows_records_of_runs_in_its_tables_only_and_refuses_those_without_origin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = make_settings.reproduction("cifar10")
+    row = next(row for row in found.rows if row.method == "uqgan")
+    runs = [
+        record("uqgan", result.seed, list(found.sets), 0.5) | {"raw_sha256": result.record["raw_sha256"]}
+        for result in row.results
+    ]
+    runs[-1]["raw_sha256"] = "another run's"
+    kept = {"command": "uqgan detect RUN", "commit": "1" * 40, "seconds": 1.0, "device": "cpu", "runs": runs}
+    kept |= {"versions": {"scikit-learn": "1"}, "model": {"name": "Trees", "trees": 100, "depth": 5}}
+    monkeypatch.setattr(make_detection, "record", lambda _: kept)
+    text = make_detection.detection(found)
+    assert f"|  | ours | {len(runs) - 1} | 50.00" in text
+    assert "`uqgan detect RUN`" in text
+    assert "uqgan," not in text.partition("Not run yet:")[2].partition("uqgan-mc")[0]
+    assert "Ours without LSUN" in text
+    assert "| TP | 25.00 | 25.00 | 50.00 |" in text
+    kept["command"] = None
+    with pytest.raises(UsageError, match="has no command"):
+        make_detection.detection(found)
