@@ -175,11 +175,40 @@ def accuracy(row: Mapping[str, Any]) -> str:
     return f"{100 * mean(values):.2f}"
 
 
+def cluster() -> str:
+    """What was seen on two Ray nodes of one machine."""
+    rows = {row["what"]: row for row in record("speed/cluster.json") or []}
+    parts = []
+    if row := rows.get("cells"):
+        found = "Each was" if row["checks"]["each_done_once"] else "NOT each was"
+        same = "the same" if row["checks"]["same_bytes"] else "NOT the same"
+        parts.append(
+            f"- {row['cells']} cells on the digits, each training for {row['least_seconds_of_training']:.0f} seconds "
+            "or more, on two nodes of one core, of which a process was killed by SIGKILL, then a whole node. "
+            f"{found} done once; weights, logs and raw scores are {same}, byte for byte, as without Ray "
+            f"(`{row['command']}`; {conditions(row)})."
+        )
+        parts.append(
+            f"- From the end of a cell to that of the next one of the same process, if the cell does nothing: "
+            f"{row['overhead_ms_per_cell']:.0f} milliseconds; until the first one, with the start of the process: "
+            f"{row['seconds_until_first_cell']:.0f} seconds."
+        )
+    if row := rows.get("predict"):
+        same = "the same, byte for byte," if row["same_bytes"] else "NOT the same"
+        parts.append(
+            f"- {row['pictures']:,} PNG files: the output of two nodes is {same} as that of this machine, in "
+            f"{row['tasks_seconds']:.0f} seconds beside {row['here_seconds']:.0f} on the same two cores. Scoring by "
+            f"tasks took {row['tasks_seconds_scoring']:.0f} seconds, by Ray Data {row['data_seconds_scoring']:.0f} "
+            f"(`{row['command']}`; {conditions(row)})."
+        )
+    return "\n".join(parts)
+
+
 def conditions(row: Mapping[str, Any]) -> str:
     return f"{row['device']}, torch {row['versions']['torch']}, {short(row['commit'])}"
 
 
-BLOCKS = {"model": model, "paper": whole_paper, "machine": machine, "gpu": gpu}
+BLOCKS = {"model": model, "paper": whole_paper, "machine": machine, "gpu": gpu, "cluster": cluster}
 
 
 def scale(text: str) -> str:

@@ -41,7 +41,17 @@ def speed() -> str:
     ]
     words = "Whole runs as processes, with nothing decoded or compiled before (`python benchmarks/whole.py`):"
     parts = [SPEED, table([*header, "commit", "torch"], rows, 5)] if rows else []
-    return "\n\n".join(parts + ([words, "\n".join(whole)] if whole else []))
+    return "\n\n".join([*parts, *([words, "\n".join(whole)] if whole else []), *evaluation()])
+
+
+def evaluation() -> list[str]:
+    """A sentence about the largest evaluation."""
+    row = record("speed/evaluation.json")
+    if not row:
+        return []
+    what = f"{row['samples']:,} samples with {row['resamples']:,} bootstrap resamples"
+    where = f"{row['cores']} cores at a load of {row['load']}, {row['device']}, {short(row['commit'])}"
+    return [f"The evaluation of {what} (`{row['command']}`): {row['seconds']} s on {where}."]
 
 
 def costs() -> str:

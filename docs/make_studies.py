@@ -13,7 +13,8 @@ from uqgan.study_plots import sizes_in_words, study_figure
 
 IMAGES = ROOT / "docs" / "images" / "studies"
 STAND_INS = {
-    "digits": "The embedded digits on a CPU: they show how the study runs, and say nothing of the paper's sets.",
+    "digits": "The embedded digits on a CPU: they show how the study runs, and say nothing of the paper's sets. "
+    "With so few samples, neighbouring values of a curve differ by nearly as much as its best and the others.",
     "cifar100": "A stand-in for the paper's Tiny ImageNet.",
 }
 """What is to be said of tasks that the paper did not study."""

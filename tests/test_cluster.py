@@ -1,10 +1,12 @@
 """A grid on a Ray cluster: what machines send each other, and two real nodes of which one dies."""
 
+import json
 import os
 import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -159,6 +161,21 @@ def test_saved_states_are_sent_while_a_run_goes_on(tmp_path: Path, monkeypatch: 
     assert any("going on at step" in event.text for event in other.news()[0])
 
 
+def test_what_one_node_trained_others_need_not_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ray.get", lambda reference: reference)
+    cells = plan_cells(["digits"], ["max-softmax", "entropy"], [0], [{"cross_entropy.epochs": 1}])
+    shelf: dict[str, bytes] = {}
+    for number, cell in enumerate(cells):
+        monkeypatch.setenv("UQGAN_CACHE", str(tmp_path / f"cache-{number}"))
+        host = host_of(tmp_path / "grid", cell, None)
+        back = host.run(replace(order_of(cell, {}), shelf=dict(shelf)))
+        assert bool(back.made) == (number == 0)
+        shelf |= back.made
+        assert back.parcel
+        assert bool(json.loads(back.parcel["about.json"])["reused"]) == (number == 1)
+        host.leave()
+
+
 # Two real nodes
 
 
@@ -203,6 +220,25 @@ class Account:
             assert event.cell not in self.done
             self.done[event.cell] = marks_of(self.root / event.cell.name)
         self.then(self, event)
+
+
+@pytest.mark.parametrize("kind", ["", "file"])
+def test_nodes_that_share_no_disk_send_runs_back_or_leave_them_at_a_url(
+    kind: str, nodes: Any, alone: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "tokens", lambda *_: nullcontext("nothing-of-this-name"))
+    share = f"file://{tmp_path}/share" if kind else None
+    cell = one_cell(epochs=40)
+    cells = [cell, replace(cell, seed=1)]
+    for root in (tmp_path / "grid", tmp_path / "again"):
+        account = Account(root)
+        Cluster(nodes.address, share)(Schedule.of(cells), Terms(root, "cpu"), account)
+        assert account.done.keys() == set(survey(cells, root).done) == set(cells)
+        assert facts(root, cell) == alone
+        taken = root == tmp_path / "again"
+        assert all((event.text == "taken from the share") == taken for event in account.events if event.state == "done")
+        if not share:
+            break
 
 
 # Pictures

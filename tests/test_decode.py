@@ -18,10 +18,10 @@ from PIL import Image
 
 from uqgan.data import decode as decoding
 from uqgan.data.decode import Encoded, Outcome, decode, decode_all
-from uqgan.data.look import Look
+from uqgan.data.preprocessing import PixelFormat
 from uqgan.errors import UsageError
 
-LOOK = Look(size=8, channels=3)
+PIXEL_FORMAT = PixelFormat(size=8, channels=3)
 
 
 def png(number: int) -> bytes:
@@ -43,13 +43,13 @@ def _two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def same(found: Outcome) -> bool:
-    x, broken = decode([picture for batch in BATCHES for picture in batch], LOOK)
+    x, broken = decode([picture for batch in BATCHES for picture in batch], PIXEL_FORMAT)
     readable = [row for row in range(TOTAL) if row not in broken]
     return found[1] == broken and np.array_equal(found[0][readable], x[readable])
 
 
 def test_pictures_keep_their_rows_and_broken_ones_are_said() -> None:
-    found = decode_all(lambda: BATCHES, LOOK, TOTAL, 0)
+    found = decode_all(lambda: BATCHES, PIXEL_FORMAT, TOTAL, 0)
     assert same(found)
     assert found[1] == {4: "not a png, jpg, webp or bmp picture"}
 
@@ -62,10 +62,12 @@ def test_work_goes_to_other_processes_where_it_pays(n_bytes: int, pays: bool, mo
     monkeypatch.setattr(decoding, "PARALLEL_FROM", 100)
     monkeypatch.setattr(decoding, "pixels", never)
     if pays:
-        assert decode_all(lambda: BATCHES, LOOK, TOTAL, n_bytes)[1] == {4: "not a png, jpg, webp or bmp picture"}
+        assert decode_all(lambda: BATCHES, PIXEL_FORMAT, TOTAL, n_bytes)[1] == {
+            4: "not a png, jpg, webp or bmp picture"
+        }
     else:
         with pytest.raises(AssertionError, match="decoded here"):
-            decode_all(lambda: BATCHES, LOOK, TOTAL, n_bytes)
+            decode_all(lambda: BATCHES, PIXEL_FORMAT, TOTAL, n_bytes)
 
 
 def test_if_a_worker_is_killed_this_process_decodes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +80,7 @@ def test_if_a_worker_is_killed_this_process_decodes(monkeypatch: pytest.MonkeyPa
         yield from BATCHES
 
     monkeypatch.setattr(joblib, "delayed", lambda _: lambda *_: (os._exit, (1,), {}))
-    assert same(decode_all(read, LOOK, TOTAL, 0))
+    assert same(decode_all(read, PIXEL_FORMAT, TOTAL, 0))
     assert rounds == [0, 1]
 
 
@@ -88,7 +90,7 @@ def test_an_error_while_reading_is_the_callers() -> None:
         raise UsageError("damaged")
 
     with pytest.raises(UsageError, match="damaged"):
-        decode_all(read, LOOK, TOTAL, 0)
+        decode_all(read, PIXEL_FORMAT, TOTAL, 0)
 
 
 SCRIPT = """
@@ -105,7 +107,7 @@ SCRIPT = """
             if k == 20:
                 print("reading", flush=True)
 
-    x, broken = decoding.decode_all(read, decoding.Look(8, 1), 500 * {batches}, 0)
+    x, broken = decoding.decode_all(read, decoding.PixelFormat(8, 1), 500 * {batches}, 0)
     print(len(broken), flush=True)
 """
 

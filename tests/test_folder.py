@@ -16,7 +16,7 @@ from PIL import Image
 
 from pictures import Cli, encoded, picture, write_folder
 from uqgan.data.checks import fingerprints
-from uqgan.data.look import Look, pixels
+from uqgan.data.preprocessing import PixelFormat, pixels
 from uqgan.data.tasks import load_task
 from uqgan.data.user import chosen_size
 
@@ -395,12 +395,12 @@ def test_a_picture_of_10000_by_10000_pixels_is_read(photos: Path, cli: Cli) -> N
 
 
 def test_a_very_long_picture_is_cut_before_it_is_resized() -> None:
-    found = pixels(encoded(Image.new("L", (1, 60_000), 77)), Look(32, 1))
+    found = pixels(encoded(Image.new("L", (1, 60_000), 77)), PixelFormat(32, 1))
     assert (found == 77).all()
 
 
 def test_one_pixel_becomes_an_even_picture() -> None:
-    found = pixels(encoded(Image.new("RGB", (1, 1), (10, 20, 30))), Look(32, 3))
+    found = pixels(encoded(Image.new("RGB", (1, 1), (10, 20, 30))), PixelFormat(32, 3))
     assert found.reshape(3, -1).tolist() == [[value] * 1024 for value in (10, 20, 30)]
 
 
@@ -430,7 +430,7 @@ def transparent_palette(_: Path) -> bytes:
 def test_unusual_modes_are_brought_to_8_bits_without_transparency(
     make: Callable[[Path], bytes], expected: list[int], tmp_path: Path
 ) -> None:
-    found = pixels(make(tmp_path), Look(32, 3)).reshape(3, -1).mean(1)
+    found = pixels(make(tmp_path), PixelFormat(32, 3)).reshape(3, -1).mean(1)
     assert abs(found - expected).max() < 6
 
 
@@ -441,7 +441,7 @@ def test_other_modes_are_read(mode: str, photos: Path, cli: Cli) -> None:
     image = image if mode in ("1", "RGBA", "PA") else image.convert(mode)
     (photos / "cat" / f"odd.{kind.lower()}").write_bytes(encoded(image, kind))
     assert show(cli, photos)[0] == 0
-    assert (pixels(encoded(image, kind), Look(32, 3)) >= 254).all()
+    assert (pixels(encoded(image, kind), PixelFormat(32, 3)) >= 254).all()
 
 
 def test_a_turned_photo_is_put_upright() -> None:
@@ -450,7 +450,7 @@ def test_a_turned_photo_is_put_upright() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # turn clockwise: the left side becomes the top
     for kind in ("JPEG", "PNG", "WEBP"):
-        found = pixels(encoded(image, kind, exif=exif), Look(32, 1))[0]
+        found = pixels(encoded(image, kind, exif=exif), PixelFormat(32, 1))[0]
         assert found[2].mean() > 240
         assert found[-3].mean() < 15
 
@@ -459,7 +459,7 @@ def test_a_turned_photo_is_put_upright() -> None:
 def test_of_an_animated_picture_the_first_frame_is_taken(kind: str) -> None:
     frames = [Image.new("RGB", (40, 40), colour) for colour in ("white", "black", "black")]
     data = encoded(frames[0], kind, save_all=True, append_images=frames[1:], duration=50)
-    assert pixels(data, Look(32, 3)).min() > 250
+    assert pixels(data, PixelFormat(32, 3)).min() > 250
 
 
 def test_all_unusual_pictures_together_are_read(photos: Path, cli: Cli) -> None:

@@ -10,7 +10,7 @@ import torch
 import uqgan
 from pictures import picture, write_folder
 from uqgan.data.folder import read_layout
-from uqgan.data.look import Look, pixels
+from uqgan.data.preprocessing import PixelFormat, pixels
 from uqgan.data.tasks import Task, load_task
 from uqgan.errors import UsageError, count
 
@@ -123,7 +123,7 @@ def test_a_picture_in_two_classes_is_told_with_both_paths_and_is_in_no_part(tmp_
     files = [(y, photos / name / f"{k}.png") for y, (name, numbers) in enumerate(left.items()) for k in numbers]
     parts = (task.train, task.validation, task.calibration, task.test)
     samples = [(int(y), x.numpy().tobytes()) for part in parts for x, y in zip(part.x, part.y, strict=True)]
-    assert sorted(samples) == sorted((y, pixels(file.read_bytes(), Look(32, 3)).tobytes()) for y, file in files)
+    assert sorted(samples) == sorted((y, pixels(file.read_bytes(), PixelFormat(32, 3)).tobytes()) for y, file in files)
 
 
 def test_a_conflict_with_a_test_picture_leaves_out_both(tmp_path: Path) -> None:

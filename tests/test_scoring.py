@@ -23,15 +23,15 @@ from test_contract import QUICK, same, small_task
 from uqgan.config import load_config
 from uqgan.data import inputs
 from uqgan.data.decode import Outcome, decode, decoding
-from uqgan.data.inputs import Sources, as_samples, batches_of, look_of, processes_for
-from uqgan.data.look import Look
+from uqgan.data.inputs import Sources, as_samples, batches_of, pixel_format_of, processes_for
+from uqgan.data.preprocessing import PixelFormat
 from uqgan.errors import UsageError
 from uqgan.run import Run
 from uqgan.scoring import PIECE, Summary, chunk_size, columns_of, numbers, rows_of, score, threads_beside
 from uqgan.sorting import Folders, folder_name
 from uqgan.tables import Row, Table, json_line
 
-LOOK = Look(32, 1)
+PIXEL_FORMAT = PixelFormat(32, 1)
 
 
 def fitted(method: str) -> Run:
@@ -57,8 +57,8 @@ def files(tmp_path: Path) -> list[str]:
     return [str(tmp_path / f"{k}.png") for k in range(9)]
 
 
-def pieces(files: list[str], look: Look = LOOK) -> Iterator[tuple[list[str], Outcome]]:
-    return ((batch, decode(batch, look)) for batch in batches_of(files, PIECE))
+def pieces(files: list[str], pixel_format: PixelFormat = PIXEL_FORMAT) -> Iterator[tuple[list[str], Outcome]]:
+    return ((batch, decode(batch, pixel_format)) for batch in batches_of(files, PIECE))
 
 
 def flat(chunks: Iterator[list[Row]]) -> list[Row]:
@@ -70,7 +70,7 @@ def flat(chunks: Iterator[list[Row]]) -> list[Row]:
 
 def test_files_and_pillow_images_are_predicted_like_their_decoded_arrays(run: Run, files: list[str]) -> None:
     whole = [file for file in files if not file.endswith("3.png")]
-    x = torch.from_numpy(decode(whole, LOOK)[0])
+    x = torch.from_numpy(decode(whole, PIXEL_FORMAT)[0])
     expected = run.predict(x)
     assert same(run.predict(whole), expected)
     assert same(run.predict([Path(file) for file in whole]), expected)
@@ -215,8 +215,8 @@ def test_a_million_files_are_not_decoded_ahead(processes: int, files: list[str])
             taken += 1
             yield files[k % 3]
 
-    look = Look(256, 3)
-    with decoding(batches_of(endless(), PIECE), look, processes) as decoded:
+    pixel_format = PixelFormat(256, 3)
+    with decoding(batches_of(endless(), PIECE), pixel_format, processes) as decoded:
         for _ in range(3):
             batch, (x, _) = next(decoded)
             assert x.shape == (len(batch), 3, 256, 256)
@@ -226,7 +226,7 @@ def test_a_million_files_are_not_decoded_ahead(processes: int, files: list[str])
 
 def test_what_was_begun_ahead_is_given_up_at_once_and_in_silence(files: list[str]) -> None:
     """As by Ctrl-C; an exception in a thread of the pool would be an error here."""
-    with decoding(batches_of(iter(files * 4000), 8), LOOK, 2) as decoded:
+    with decoding(batches_of(iter(files * 4000), 8), PIXEL_FORMAT, 2) as decoded:
         next(decoded)
         start = time.monotonic()
     assert time.monotonic() - start < 5
@@ -234,11 +234,11 @@ def test_what_was_begun_ahead_is_given_up_at_once_and_in_silence(files: list[str
 
 def test_worker_processes_give_what_this_one_gives_and_load_no_torch(files: list[str]) -> None:
     many = files * 40
-    with decoding(batches_of(iter(many), 16), LOOK, 2) as decoded:
+    with decoding(batches_of(iter(many), 16), PIXEL_FORMAT, 2) as decoded:
         found = list(decoded)
     assert [file for batch, _ in found for file in batch] == many
     for batch, (x, broken) in found:
-        expected, reasons = decode(batch, LOOK)
+        expected, reasons = decode(batch, PIXEL_FORMAT)
         assert broken == reasons
         whole = np.delete(np.arange(len(batch)), list(broken))
         assert np.array_equal(x[whole], expected[whole])
@@ -253,14 +253,14 @@ def test_if_a_worker_is_killed_this_process_decodes(files: list[str], monkeypatc
 
     submit = loky.ProcessPoolExecutor.submit
     monkeypatch.setattr(loky.ProcessPoolExecutor, "submit", lambda pool, *_: submit(pool, os._exit, 1))
-    with decoding(batches_of(iter(files), 2), LOOK, 2) as decoded:
+    with decoding(batches_of(iter(files), 2), PIXEL_FORMAT, 2) as decoded:
         found = list(decoded)
     assert [file for batch, _ in found for file in batch] == files
 
 
 def test_a_pipe_named_like_a_picture_does_not_hang(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.png")
-    assert decode([str(tmp_path / "pipe.png"), "a\0b.png"], LOOK)[1] == {
+    assert decode([str(tmp_path / "pipe.png"), "a\0b.png"], PIXEL_FORMAT)[1] == {
         0: "not a regular file",
         1: "embedded null byte",
     }
@@ -431,5 +431,5 @@ def test_a_label_is_always_the_name_of_one_folder(label: str, name: str) -> None
 
 def test_points_have_no_look() -> None:
     with pytest.raises(UsageError, match="points in the plane"):
-        look_of((2,))
-    assert look_of((3, 64, 64)) == Look(64, 3)
+        pixel_format_of((2,))
+    assert pixel_format_of((3, 64, 64)) == PixelFormat(64, 3)

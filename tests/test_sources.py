@@ -21,7 +21,7 @@ from pictures import REAL, encoded, picture, write_random_set, write_set
 from uqgan.data import sources
 from uqgan.data.checks import fingerprints
 from uqgan.data.fetch import fetch, origin
-from uqgan.data.look import Look, pixels
+from uqgan.data.preprocessing import PixelFormat, pixels
 from uqgan.data.sets import load_part, load_split
 from uqgan.data.sources import REPOSITORIES, data_root, rows_of
 from uqgan.errors import RunFailed, UsageError
@@ -75,7 +75,7 @@ def test_real_pictures_look_as_the_papers_steps_make_them(name: str, channels: i
     rows = next(pq.ParquetFile(file).iter_batches(40, columns=["image"])).to_pylist()
     for row in rows:
         data = row["image"]["bytes"]
-        found = pixels(data, REPOSITORIES[name].look(32, channels))
+        found = pixels(data, REPOSITORIES[name].pixel_format(32, channels))
         assert np.array_equal(found, papers_steps(name, Image.open(io.BytesIO(data)), 32, channels))
 
 
@@ -107,22 +107,22 @@ def test_omniglot_is_white_on_black_with_grey_edges() -> None:
 def test_a_row_of_emnist_becomes_a_column() -> None:
     stripe = np.zeros((28, 28), np.uint8)
     stripe[:3] = 255
-    found = pixels(encoded(Image.fromarray(stripe)), REPOSITORIES["emnist-letters"].look(28, 1))
+    found = pixels(encoded(Image.fromarray(stripe)), REPOSITORIES["emnist-letters"].pixel_format(28, 1))
     assert (found[0, :, :3] == 255).all()
     assert (found[0, :, 3:] == 0).all()
 
 
 def test_a_grey_picture_is_repeated_and_a_colour_picture_weighed_by_luma() -> None:
-    grey = pixels(encoded(picture(0)), Look(32, 3))
+    grey = pixels(encoded(picture(0)), PixelFormat(32, 3))
     assert np.array_equal(grey[0], grey[1])
     assert np.array_equal(grey[1], grey[2])
     colour = picture(1, 32, 3)
-    assert np.array_equal(pixels(encoded(colour), Look(32, 1))[0], np.asarray(colour.convert("L")))
+    assert np.array_equal(pixels(encoded(colour), PixelFormat(32, 1))[0], np.asarray(colour.convert("L")))
 
 
 def test_shrinking_is_antialiased() -> None:
     board = (np.indices((64, 64)).sum(0) % 2 * 255).astype(np.uint8)
-    assert abs(pixels(encoded(Image.fromarray(board)), Look(32, 1)).astype(int) - 127).max() <= 3
+    assert abs(pixels(encoded(Image.fromarray(board)), PixelFormat(32, 1)).astype(int) - 127).max() <= 3
 
 
 def test_hub_columns_and_local_columns_read_alike(tmp_path: Path) -> None:

@@ -24,8 +24,8 @@ from uqgan.methods import METHODS
 from uqgan.methods.method import MOST_MEMBERS
 from uqgan.picture_settings import settings_for_pictures
 from uqgan.progress import Pace
-from uqgan.run import Run, save_scores
-from uqgan.runs import SCORES, claim_folder, finished, holds_run, write_scores
+from uqgan.run import Run, save_scores, write_scores
+from uqgan.runs import SCORES, claim_folder, finished, holds_run
 
 VALIDATION_SCORES = "validation_scores.json"
 FAILED = "failed.log"

@@ -6,7 +6,7 @@ from typing import Any
 
 from uqgan import paper
 from uqgan.detection import GROUPS, KINDS
-from uqgan.layouts import DIFFERENCE, MARKS, Line, Text, values_of
+from uqgan.layouts import MARKS, Line, Text, values_of
 from uqgan.methods import METHODS
 from uqgan.reproduction import Cell, Ours
 
@@ -35,10 +35,14 @@ def table_lines(task: str, rows: Sequence[Row]) -> list[Line]:
         same = all(set(record["tested_on"]["ood"]) == set(paper.sizes(task)) for record in row.records)
         title = row.title
         for who, texts in values_of(cells).items():
-            shown = texts if same else tuple(replace(text, verdict="") for text in texts)
+            shown = texts if same else tuple(map(without_verdict, texts))
             made.append(Line(title, who, str(len(row.records)) if who == "ours" else "", shown))
             title = ""
     return made
+
+
+def without_verdict(text: Text) -> Text:
+    return replace(text, words=text.words.rstrip("".join(MARKS.values())), verdict="")
 
 
 def cell_of(task: str, row: Row, kind: str, group: str) -> Cell:
@@ -65,17 +69,10 @@ def header() -> list[str]:
 def markdown(task: str, rows: Sequence[Row]) -> str:
     """Table as Markdown."""
     lines = [["method", "from", "seeds", *header()], ["---", "---", *["--:"] * (1 + len(COLUMNS))]]
-    lines += [[line.method, line.who, line.seeds, *map(spelled(line), line.cells)] for line in table_lines(task, rows)]
+    lines += [
+        [line.method, line.who, line.seeds, *(text.words for text in line.cells)] for line in table_lines(task, rows)
+    ]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
-
-
-def spelled(line: Line) -> Any:
-    """Text of a cell; differences have their verdict."""
-
-    def words(text: Text) -> str:
-        return text.words + (MARKS.get(text.verdict, "") if line.who == DIFFERENCE else "")
-
-    return words
 
 
 def confusion_markdown(records: Sequence[Record], kind: str) -> str:

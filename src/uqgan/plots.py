@@ -115,23 +115,34 @@ def cells_of(frame: Frame) -> Tensor:
 def heat_map(values: Tensor, frame: Frame, unit: str, top: float, points: Points) -> Figure:
     """Heat map of values at `cells_of(frame)`, white at 0 and orange at `top`, with samples on it."""
     figure, axes = _plane(frame)
-    image = _raster(axes, np.asarray(values).reshape(CELLS, CELLS), frame, cmap=HEAT, vmin=0, vmax=top)
-    _scatter(axes, points)
+    image = draw_heat(axes, values, frame, top, points)
     figure.colorbar(image, cax=axes.inset_axes((1.03, 0, 0.05, 1)), label=unit)
     return figure
+
+
+def draw_heat(axes: Axes, values: Tensor, frame: Frame, top: float, points: Points) -> AxesImage:
+    """The map of `heat_map` in axes that are there."""
+    image = _raster(axes, np.asarray(values).reshape(CELLS, CELLS), frame, cmap=HEAT, vmin=0, vmax=top)
+    _scatter(axes, points)
+    return image
 
 
 @as_svg
 def density_map(generated: Tensor, y: Tensor, n_classes: int, frame: Frame, points: Points) -> Figure:
     """Kernel density of the generated examples per class, each in the colour of its class."""
     figure, axes = _plane(frame)
+    draw_density(axes, generated, y, n_classes, frame, points)
+    return figure
+
+
+def draw_density(axes: Axes, generated: Tensor, y: Tensor, n_classes: int, frame: Frame, points: Points) -> None:
+    """The map of `density_map` in axes that are there."""
     paint = np.ones((CELLS, CELLS, 3))
     for k in range(n_classes):
         density = _density(generated[y == k], cells_of(frame)).reshape(CELLS, CELLS, 1).numpy()
         paint = paint - 0.6 * density * (1 - np.array(to_rgb(colour_of(k))))
     _raster(axes, paint.clip(0, 1), frame)
     _scatter(axes, points)
-    return figure
 
 
 @as_svg

@@ -9,8 +9,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from uqgan import plots
 from uqgan.data.decode import decode
-from uqgan.data.inputs import look_in_words
-from uqgan.data.look import Look
+from uqgan.data.inputs import preprocessing_in_words
+from uqgan.data.preprocessing import PixelFormat
 from uqgan.decisions import NO_FOREIGNNESS, WORDS
 from uqgan.files import write_text
 from uqgan.run import Run
@@ -18,25 +18,27 @@ from uqgan.scoring import Summary
 from uqgan.tables import Row
 
 
-def write_page(file: Path, run: Run, summary: Summary, look: Look, drift: str) -> None:
+def write_page(file: Path, run: Run, summary: Summary, pixel_format: PixelFormat, drift: str) -> None:
     """Write the page atomically, with its pictures read again and preprocessed."""
     pages = Environment(
         loader=PackageLoader("uqgan"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    galleries = {word: [_thumbnail(row, summary.columns, look) for row in summary.chosen(word)] for word in WORDS}
+    galleries = {
+        word: [_thumbnail(row, summary.columns, pixel_format) for row in summary.chosen(word)] for word in WORDS
+    }
     page = pages.get_template("predictions.html.jinja").render(
         run=run,
         summary=summary,
         galleries=galleries,
-        seen=look_in_words(look),
+        seen=preprocessing_in_words(pixel_format),
         drift=drift,
         why="" if run.has_foreignness else NO_FOREIGNNESS,
     )
     write_text(file, page)
 
 
-def _thumbnail(row: Row, columns: Sequence[str], look: Look) -> dict[str, Any]:
-    pixels, broken = decode([row[0]], look)
+def _thumbnail(row: Row, columns: Sequence[str], pixel_format: PixelFormat) -> dict[str, Any]:
+    pixels, broken = decode([row[0]], pixel_format)
     source = "" if broken else plots.data_uri(plots.png(torch.from_numpy(pixels)))
     return {"source": source, "name": _place(row[0])} | dict(zip(columns, row, strict=True))
 

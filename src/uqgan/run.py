@@ -20,7 +20,8 @@ from uqgan.decisions import Calibration, Decisions, Drift, Rule, check_rule, dec
 from uqgan.elsewhere import Facts, current_task, elsewhere, is_gone, without_known
 from uqgan.errors import UsageError
 from uqgan.evaluation import Outputs, calibrate, evaluate, predict_foreign, predict_task, rates, raw_digest, tempered
-from uqgan.runs import CALIBRATION, DECISIONS, RAW_SCORES, SCORES, Record, write_scores
+from uqgan.files import write_json
+from uqgan.runs import CALIBRATION, DECISIONS, RAW_SCORES, SCORES, Record
 from uqgan.samples import as_path, brief, check_seed, checked_samples, whole
 from uqgan.uncertainty import WITH_FOREIGNNESS, Prediction
 
@@ -237,3 +238,11 @@ def kept_scores(folder: Path, run: Run) -> tuple[Outputs, dict[str, Any]] | None
     sizes = {name: len(x) for name, x in task.ood.items()} == {name: len(p.probs) for name, p in outputs.ood.items()}
     same = sizes and run._test_set is None and torch.equal(outputs.y, task.test.y.cpu())
     return (outputs, found) if same and found.get("raw_sha256") == raw_digest(outputs) else None
+
+
+def write_scores(folder: Path, record: Record, found: Mapping[str, Any], name: str = SCORES) -> None:
+    """Write scores.json, or a file of another name: the scores with their conditions."""
+    plan, about = record.plan, record.about
+    keys = ("versions", "commit", "command", "device", "seconds", "stage_seconds", "reused")
+    facts = {"settings": plan.config.model_dump()} | {key: about.get(key) for key in keys}
+    write_json(folder / name, {"task": plan.task, "method": plan.method, "seed": plan.seed, **found, **facts})

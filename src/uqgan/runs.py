@@ -260,14 +260,6 @@ def difference(old: Plan, new: Plan) -> str:
     return f"{key} was {before.get(key)}, is {after[key]}"
 
 
-def write_scores(folder: Path, record: Record, found: Mapping[str, Any], name: str = SCORES) -> None:
-    """Write scores.json, or a file of another name: the scores with their conditions."""
-    plan, about = record.plan, record.about
-    keys = ("versions", "commit", "command", "device", "seconds", "stage_seconds", "reused")
-    facts = {"settings": plan.config.model_dump()} | {key: about.get(key) for key in keys}
-    write_json(folder / name, {"task": plan.task, "method": plan.method, "seed": plan.seed, **found, **facts})
-
-
 def _about(data: bytes) -> dict[str, Any]:
     about = dict(json.loads(data))
     if not isinstance(about.get("versions"), dict):

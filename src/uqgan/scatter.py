@@ -17,7 +17,7 @@ from uqgan import api
 from uqgan.cluster import Needs, connected, mismatch, why
 from uqgan.data.decode import Piece, decode
 from uqgan.data.inputs import batches_of
-from uqgan.data.look import Broken, Look, bytes_of
+from uqgan.data.preprocessing import Broken, PixelFormat, bytes_of
 from uqgan.errors import RunFailed
 from uqgan.host import versions
 from uqgan.parcels import Parcel, unpack
@@ -45,7 +45,7 @@ class Scoring:
     parcel: Parcel
     device: str
     threads: int
-    look: Look
+    pixel_format: PixelFormat
     place: str
     """Folder of relative paths."""
     versions: dict[str, str]
@@ -137,11 +137,11 @@ def _filled(chunk: Chunk) -> Chunk:
     return Chunk(chunk.number, chunk.files, None, contents)
 
 
-def scoring_of(folder: Path, look: Look, device: str, needs: Needs, seed: int, **what: bool) -> Scoring:
+def scoring_of(folder: Path, pixel_format: PixelFormat, device: str, needs: Needs, seed: int, **what: bool) -> Scoring:
     """Scoring on nodes with the run in a folder; `what` are options for probabilities and decisions."""
     parcel = {name: (folder / name).read_bytes() for name in NEEDED if (folder / name).exists()}
     place = os.getcwd()  # noqa: PTH109
-    return Scoring(uuid.uuid4().hex, parcel, device, needs.cpus, look, place, versions(), seed, **what)
+    return Scoring(uuid.uuid4().hex, parcel, device, needs.cpus, pixel_format, place, versions(), seed, **what)
 
 
 # What runs on the nodes
@@ -174,10 +174,10 @@ def _pieces(scoring: Scoring, chunk: Chunk) -> Iterator[Piece]:
     for start in range(0, len(chunk.files), PIECE):
         files = chunk.files[start : start + PIECE]
         if chunk.contents is None:
-            yield files, decode([os.path.join(scoring.place, file) for file in files], scoring.look)  # noqa: PTH118
+            yield files, decode([os.path.join(scoring.place, file) for file in files], scoring.pixel_format)  # noqa: PTH118
             continue
         contents = chunk.contents[start : start + PIECE]
-        pixels, broken = decode([each if isinstance(each, bytes) else b"" for each in contents], scoring.look)
+        pixels, broken = decode([each if isinstance(each, bytes) else b"" for each in contents], scoring.pixel_format)
         yield files, (pixels, broken | {row: each for row, each in enumerate(contents) if isinstance(each, str)})
 
 

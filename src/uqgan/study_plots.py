@@ -60,7 +60,7 @@ def _line(axes: Axes, curve: Curve, metric: str, method: str, label: str, look: 
     found = curve.means(metric, method)
     x, y = [place(value) for value in curve.values], [100 * found.get(value, math.nan) for value in curve.values]
     joined = dash if STUDIES[curve.study].axis != "names" else "none"
-    fill, size = ("white", 5) if metric in RIGHT else (colour, 3.8)
+    fill, size = ("none", 5) if metric in RIGHT else (colour, 3.8)
     axes.plot(x, y, color=colour, marker=marker, mfc=fill, ms=size, lw=1.2, ls=joined, label=label)
     if len(curve.seeds) > 1:
         each = [point for point in curve.points if point.method == method and point.scores[metric] is not None]

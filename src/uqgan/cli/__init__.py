@@ -9,7 +9,7 @@ from typing import NoReturn
 import cyclopts
 from pydantic import ValidationError
 
-from uqgan.cli import data, decide, detect, elsewhere, grid, lists, predict, reproduce, study, sweep, work
+from uqgan.cli import data, decide, detect, elsewhere, figure, grid, lists, predict, reproduce, study, sweep, work
 from uqgan.cli.app import app
 from uqgan.cli.help import show_help_of_task
 from uqgan.config import explain
@@ -21,6 +21,7 @@ __all__ = [
     "decide",
     "detect",
     "elsewhere",
+    "figure",
     "grid",
     "lists",
     "main",

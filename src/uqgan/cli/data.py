@@ -191,12 +191,12 @@ def show(
         Leave out pictures that cannot be read.
     """
     from uqgan.data.sources import REPOSITORIES, data_root
-    from uqgan.data.tasks import TASKS, load_task, refuse_look
+    from uqgan.data.tasks import TASKS, load_task, refuse_format
     from uqgan.files import write_bytes
 
     folder = output or Path("sheets") / Path(name).resolve().name
     if name in REPOSITORIES and name not in TASKS:
-        refuse_look(name, image_size, None)
+        refuse_format(name, image_size, None)
         sheets = _set_sheets(name, data_root(root), skip_broken, voice)
     else:
         task = load_task(name, 0, root, image_size, None, skip_broken, voice.say)

@@ -67,7 +67,7 @@ def check_output(file: Path | None) -> None:
 
 def write_output(file: Path, run: "Run", found: dict[str, Any], outputs: "Outputs") -> None:
     """Write scores with all that they depend on, or raw scores, as the file's name says."""
-    from uqgan.runs import write_scores
+    from uqgan.run import write_scores
 
     if file.suffix == ".npz":
         outputs.write(file)

@@ -75,7 +75,7 @@ def predict(
         The same seed repeats the draws of a stochastic method.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle threads leave their cores to decoding
-    from uqgan.data.inputs import Sources, look_in_words, look_of
+    from uqgan.data.inputs import Sources, pixel_format_of, preprocessing_in_words
     from uqgan.samples import check_seed
     from uqgan.tables import check_ending
 
@@ -89,10 +89,10 @@ def predict(
     with closing(Sources(paths, sys.stdin.buffer if "-" in paths else None)) as sources:
         with voice.busy(f"loading {run}"):
             loaded = machine.load(run)
-            look, total = look_of(loaded.record.plan.shape), sources.count()
-        voice.say(f"{count(total, 'picture')}, seen {look_in_words(look)}")
+            pixel_format, total = pixel_format_of(loaded.record.plan.shape), sources.count()
+        voice.say(f"{count(total, 'picture')}, seen {preprocessing_in_words(pixel_format)}")
         decides = can_decide(loaded, voice, needed=bool(results.copy_to or results.page))
-        job = Job(loaded, sources, total, look, seed, decides, results.probabilities)
+        job = Job(loaded, sources, total, pixel_format, seed, decides, results.probabilities)
         summary = score_all(job, results, nodes, voice)
     tell(job, summary, results, voice)
     if summary.broken:
@@ -217,7 +217,7 @@ def tell(job: Job, summary: "Summary", results: Results, voice: Voice) -> None:
     if results.page:
         from uqgan.predictions_page import write_page
 
-        write_page(results.page, job.run, summary, job.look, drift)
+        write_page(results.page, job.run, summary, job.pixel_format, drift)
     for file in (results.output, results.copy_to, results.page):
         if file:
             voice.say(f"wrote {file}")

@@ -17,7 +17,7 @@ from uqgan.errors import UsageError
 if TYPE_CHECKING:
     from uqgan.data.decode import Piece
     from uqgan.data.inputs import Sources
-    from uqgan.data.look import Look
+    from uqgan.data.preprocessing import PixelFormat
     from uqgan.run import Run
     from uqgan.tables import Row
 
@@ -54,7 +54,7 @@ class Job:
     run: "Run"
     sources: "Sources"
     total: int
-    look: "Look"
+    pixel_format: "PixelFormat"
     seed: int
     decides: bool
     probabilities: bool
@@ -77,7 +77,7 @@ def scored_here(job: Job, files: Iterator[str], first: int) -> Iterator[Iterator
     workers = processes_for(islice(iter(job.sources), first * chunk_size(job.run), None))
     names: deque[str] = deque()
     with ExitStack() as stack:
-        pieces = named(stack.enter_context(decoding(batches_of(files, PIECE), job.look, workers)), names)
+        pieces = named(stack.enter_context(decoding(batches_of(files, PIECE), job.pixel_format, workers)), names)
         if workers > 1 and job.device == "cpu":
             stack.callback(torch.set_num_threads, torch.get_num_threads())
             torch.set_num_threads(threads_beside(job.run, joblib.cpu_count()))
@@ -96,7 +96,7 @@ def scored_there(nodes: Nodes, job: Job, files: Iterator[str], first: int) -> It
     assert nodes.ray
     assert folder
     what = {"probabilities": job.probabilities, "decides": job.decides}
-    scoring = scoring_of(folder, job.look, job.device, needs, job.seed, **what)
+    scoring = scoring_of(folder, job.pixel_format, job.device, needs, job.seed, **what)
     with scattered(nodes.ray, needs, scoring, files, chunk_size(job.run), first) as chunks:
         yield chunks
 

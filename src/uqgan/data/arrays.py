@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from uqgan.data.look import Look, as_seen
+from uqgan.data.preprocessing import PixelFormat, preprocessed
 from uqgan.errors import UsageError, count
 from uqgan.samples import as_tensor
 
@@ -33,11 +33,11 @@ def as_pictures(x: Any, what: str) -> Tensor:
     return (pictures * 255).round().to(torch.uint8).contiguous()
 
 
-def resized(x: Tensor, look: Look) -> Tensor:
+def resized(x: Tensor, pixel_format: PixelFormat) -> Tensor:
     """Images of this size and number of channels."""
-    if x.shape[1:] == (look.channels, look.size, look.size):
+    if x.shape[1:] == (pixel_format.channels, pixel_format.size, pixel_format.size):
         return x
-    return torch.from_numpy(np.stack([as_seen(picture_of(each), look) for each in x]))
+    return torch.from_numpy(np.stack([preprocessed(picture_of(each), pixel_format) for each in x]))
 
 
 def picture_of(item: Any) -> Any:

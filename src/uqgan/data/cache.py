@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from uqgan.data.dataset import Decoded, Say
-from uqgan.data.look import Look
+from uqgan.data.preprocessing import PixelFormat
 from uqgan.errors import RunFailed
 from uqgan.files import cache_folder, locked, sha256, write_text, written
 
@@ -26,16 +26,16 @@ def pictures_folder() -> Path:
 
 
 def cached(
-    name: str, content: str, look: Look, extra: Sequence[Any], decode: Callable[[], Decoded], say: Say
+    name: str, content: str, pixel_format: PixelFormat, extra: Sequence[Any], decode: Callable[[], Decoded], say: Say
 ) -> Decoded:
     """Result of `decode` for files with that content and pixel format; read from the disk if it is cached.
 
     Of several processes that request the same, one decodes and the others wait. Where nothing can be written the
     pictures are decoded each time.
     """
-    facts = [VERSION, version("pillow"), content, asdict(look), *extra]
+    facts = [VERSION, version("pillow"), content, asdict(pixel_format), *extra]
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:20]
-    file = pictures_folder() / f"{name}-{look.channels}x{look.size}-{key}.safetensors"
+    file = pictures_folder() / f"{name}-{pixel_format.channels}x{pixel_format.size}-{key}.safetensors"
     found = read(file)
     if found:
         return found

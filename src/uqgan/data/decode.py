@@ -18,7 +18,7 @@ from typing import Any
 import joblib
 import numpy as np
 
-from uqgan.data.look import Broken, Look, Pixels, bytes_of, pixels, without_pillow_limit
+from uqgan.data.preprocessing import Broken, PixelFormat, Pixels, bytes_of, pixels, without_pillow_limit
 
 Encoded = bytes | Path | str
 """A picture in memory, or the file that holds it."""
@@ -41,25 +41,25 @@ _STOP: list[Any] = []
 """Event that cancels the work of a worker process; empty in other processes."""
 
 
-def decode_all(read: Callable[[], Iterable[list[Encoded]]], look: Look, n: int, n_bytes: int) -> Outcome:
+def decode_all(read: Callable[[], Iterable[list[Encoded]]], pixel_format: PixelFormat, n: int, n_bytes: int) -> Outcome:
     """Pixels of all n pictures, of `n_bytes` in total, which `read` yields in batches.
 
     Batches are decoded by worker processes where that is faster, and in this process if a worker is killed.
     """
     processes = min(joblib.cpu_count(), PROCESSES) if n + n_bytes / BYTES_PER_COST >= PARALLEL_FROM else 1
     try:
-        return _collect(read(), look, n, processes)
+        return _collect(read(), pixel_format, n, processes)
     except BrokenProcessPool:
-        return _collect(read(), look, n, 1)
+        return _collect(read(), pixel_format, n, 1)
 
 
-def _collect(batches: Iterable[list[Encoded]], look: Look, n: int, processes: int) -> Outcome:
-    x = np.empty((n, look.channels, look.size, look.size), np.uint8)
+def _collect(batches: Iterable[list[Encoded]], pixel_format: PixelFormat, n: int, processes: int) -> Outcome:
+    x = np.empty((n, pixel_format.channels, pixel_format.size, pixel_format.size), np.uint8)
     broken: dict[int, str] = {}
     start = 0
     # Few batches are read ahead, so that little more than the decoded pictures is held in memory.
     parallel = joblib.Parallel(processes, return_as="generator", batch_size=1, pre_dispatch="2*n_jobs", max_nbytes=None)
-    with closing(parallel(joblib.delayed(decode)(batch, look) for batch in batches)) as outcomes:
+    with closing(parallel(joblib.delayed(decode)(batch, pixel_format) for batch in batches)) as outcomes:
         for pictures, reasons in outcomes:
             x[start : start + len(pictures)] = pictures
             broken |= {start + row: reason for row, reason in reasons.items()}
@@ -68,13 +68,13 @@ def _collect(batches: Iterable[list[Encoded]], look: Look, n: int, processes: in
 
 
 @contextmanager
-def decoding(batches: Iterator[list[str]], look: Look, processes: int) -> Iterator[Iterator[Piece]]:
+def decoding(batches: Iterator[list[str]], pixel_format: PixelFormat, processes: int) -> Iterator[Iterator[Piece]]:
     """Batches of files with their pixels, in order, decoded by worker processes while the caller uses earlier ones.
 
     Decoding starts immediately and stays at most `READ_AHEAD` bytes ahead of the caller.
     """
     if processes == 1:
-        yield ((batch, decode(batch, look)) for batch in batches)
+        yield ((batch, decode(batch, pixel_format)) for batch in batches)
         return
     from joblib.externals.loky import ProcessPoolExecutor
     from joblib.externals.loky.backend import get_context
@@ -82,17 +82,17 @@ def decoding(batches: Iterator[list[str]], look: Look, processes: int) -> Iterat
     stop = get_context("loky").Event()
     pool = ProcessPoolExecutor(processes, initializer=_start_worker, initargs=(os.getpid(), stop))
     waiting: deque[tuple[list[str], Future[Outcome] | None]] = deque()
-    size = look.channels * look.size**2
+    size = pixel_format.channels * pixel_format.size**2
 
     def fill() -> None:
         while sum(len(batch) for batch, _ in waiting) * size < READ_AHEAD and (batch := next(batches, None)):
-            waiting.append((batch, _submitted(pool, batch, look)))
+            waiting.append((batch, _submitted(pool, batch, pixel_format)))
 
     def drain() -> Iterator[Piece]:
         while waiting:
             batch, future = waiting.popleft()
             fill()
-            yield batch, _outcome(future, batch, look)
+            yield batch, _outcome(future, batch, pixel_format)
 
     fill()
     try:
@@ -105,21 +105,21 @@ def decoding(batches: Iterator[list[str]], look: Look, processes: int) -> Iterat
         pool.shutdown()
 
 
-def _submitted(pool: Any, batch: list[str], look: Look) -> Future[Outcome] | None:
+def _submitted(pool: Any, batch: list[str], pixel_format: PixelFormat) -> Future[Outcome] | None:
     """Future of a batch submitted to a worker process; None if a worker was killed."""
     try:
-        future: Future[Outcome] = pool.submit(decode, batch, look)
+        future: Future[Outcome] = pool.submit(decode, batch, pixel_format)
     except BrokenProcessPool:
         return None
     return future
 
 
-def _outcome(future: Future[Outcome] | None, batch: list[str], look: Look) -> Outcome:
+def _outcome(future: Future[Outcome] | None, batch: list[str], pixel_format: PixelFormat) -> Outcome:
     """Result for a submitted batch, which is decoded in this process if a worker was killed."""
     try:
-        return future.result() if future else decode(batch, look)
+        return future.result() if future else decode(batch, pixel_format)
     except BrokenProcessPool:
-        return decode(batch, look)
+        return decode(batch, pixel_format)
 
 
 def _start_worker(parent: int, stop: Any) -> None:
@@ -137,16 +137,16 @@ def _start_worker(parent: int, stop: Any) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def decode(batch: Sequence[Encoded], look: Look) -> Outcome:
+def decode(batch: Sequence[Encoded], pixel_format: PixelFormat) -> Outcome:
     """Pixels of a batch, decoded in this process."""
-    x = np.empty((len(batch), look.channels, look.size, look.size), np.uint8)
+    x = np.empty((len(batch), pixel_format.channels, pixel_format.size, pixel_format.size), np.uint8)
     broken = {}
     with without_pillow_limit():
         for row, picture in enumerate(batch):
             if _STOP and not row % 8 and _STOP[0].is_set():
                 break
             try:
-                x[row] = pixels(picture if isinstance(picture, bytes) else bytes_of(picture), look)
+                x[row] = pixels(picture if isinstance(picture, bytes) else bytes_of(picture), pixel_format)
             except Broken as error:
                 broken[row] = str(error)
     return x, broken

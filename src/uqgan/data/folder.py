@@ -14,7 +14,7 @@ import numpy as np
 from uqgan.data.cache import cached
 from uqgan.data.dataset import Decoded, Say, refuse_broken, without_rows
 from uqgan.data.decode import Encoded, decode_all
-from uqgan.data.look import Broken, Look, bytes_of, describe
+from uqgan.data.preprocessing import Broken, PixelFormat, bytes_of, describe
 from uqgan.errors import UsageError, count
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
@@ -236,14 +236,16 @@ def _unreadable(path: Path, error: OSError) -> UsageError:
     return UsageError(f"{shown(path)}: cannot be read ({(error.strerror or str(error)).lower()})")
 
 
-def load_listing(name: str, listing: Listing, content: str, look: Look, skip_broken: bool, say: Say) -> Decoded:
+def load_listing(
+    name: str, listing: Listing, content: str, pixel_format: PixelFormat, skip_broken: bool, say: Say
+) -> Decoded:
     """Pictures of a listing, decoded once and cached under the digest of their content."""
 
     def decode() -> Decoded:
         say(f"decoding {shown(listing.root)}: {count(len(listing.files), 'picture')}, once")
-        return decode_listing(listing, look)
+        return decode_listing(listing, pixel_format)
 
-    decoded = cached("own-" + name, content, look, [listing.class_names, listing.y], decode, say)
+    decoded = cached("own-" + name, content, pixel_format, [listing.class_names, listing.y], decode, say)
     left_out = (*listing.unreadable, *decoded.left_out)
     refuse_broken(left_out, listing.root, skip_broken)
     return replace(decoded, left_out=left_out, sources=sources_of(listing, decoded.left_out))
@@ -263,17 +265,17 @@ def sources_of(listing: Listing, left_out: Sequence[str]) -> tuple[str, ...]:
     return tuple(kept)
 
 
-def decode_listing(listing: Listing, look: Look) -> Decoded:
+def decode_listing(listing: Listing, pixel_format: PixelFormat) -> Decoded:
     """Pictures and labels of a listing."""
     files: list[Encoded] = list(listing.files)
     n_bytes = sum(file.stat().st_size for file in listing.files)
     batches = [files[start : start + BATCH] for start in range(0, len(files), BATCH)]
-    x, broken = decode_all(lambda: batches, look, len(files), n_bytes)
+    x, broken = decode_all(lambda: batches, pixel_format, len(files), n_bytes)
     left_out = {row: f"{shown(listing.files[row], listing.root)}: {why}" for row, why in broken.items()}
     return without_rows(x, np.array(listing.y, np.int64), listing.class_names, left_out)
 
 
-def usual_look(listing: Listing) -> tuple[int, int]:
+def usual_format(listing: Listing) -> tuple[int, int]:
     """Median of the shorter side, and number of channels, of a sample of the pictures; grey only if all of them are."""
     sides, grey = [], []
     for file in listing.files[:: max(1, len(listing.files) // SAMPLE)]:

@@ -13,22 +13,22 @@ import numpy as np
 
 from uqgan.data.decode import BYTES_PER_COST, PARALLEL_FROM, PROCESSES, Encoded, decode_all
 from uqgan.data.folder import ENDINGS, shown
-from uqgan.data.look import Broken, Look, as_seen, pixels, without_pillow_limit
+from uqgan.data.preprocessing import Broken, PixelFormat, pixels, preprocessed, without_pillow_limit
 from uqgan.errors import UsageError
 
 ENDINGS_IN_WORDS = "png, jpg, webp or bmp"
 
 
-def look_of(shape: Sequence[int]) -> Look:
+def pixel_format_of(shape: Sequence[int]) -> PixelFormat:
     """Pixel format of a run whose samples have this shape."""
     if len(shape) != 3:
         raise UsageError("the run takes points in the plane, which no picture is (in Python: run.predict(points))")
-    return Look(shape[-1], shape[0])
+    return PixelFormat(shape[-1], shape[0])
 
 
-def look_in_words(look: Look) -> str:
+def preprocessing_in_words(pixel_format: PixelFormat) -> str:
     """Preprocessing of pictures as text."""
-    size, colours = look.size, "grey" if look.channels == 1 else "RGB"
+    size, colours = pixel_format.size, "grey" if pixel_format.channels == 1 else "RGB"
     return f"turned by EXIF, short side fitted to {size} pixels, cropped to the middle {size} × {size}, {colours}"
 
 
@@ -44,15 +44,15 @@ def as_samples(x: Any, shape: tuple[int, ...]) -> Any:
     if not all(pictures):
         other = type(given[pictures.index(False)]).__name__
         raise UsageError(f"x holds pictures and a {other}: must be all files and Pillow images, or one array")
-    look = look_of(shape)
+    pixel_format = pixel_format_of(shape)
     if all(files):
-        return _pixels_of_files([Path(each) for each in given], look)
-    return np.stack([_pixels_of(each, row, look) for row, each in enumerate(given)])
+        return _pixels_of_files([Path(each) for each in given], pixel_format)
+    return np.stack([_pixels_of(each, row, pixel_format) for row, each in enumerate(given)])
 
 
-def _pixels_of_files(files: list[Path], look: Look) -> Any:
+def _pixels_of_files(files: list[Path], pixel_format: PixelFormat) -> Any:
     batches: list[list[Encoded]] = [list(files[start : start + 128]) for start in range(0, len(files), 128)]
-    x, broken = decode_all(lambda: batches, look, len(files), sum(map(_size, map(str, files))))
+    x, broken = decode_all(lambda: batches, pixel_format, len(files), sum(map(_size, map(str, files))))
     if broken:
         row = min(broken)
         more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
@@ -60,9 +60,9 @@ def _pixels_of_files(files: list[Path], look: Look) -> Any:
     return x
 
 
-def _pixels_of(picture: Any, row: int, look: Look) -> Any:
+def _pixels_of(picture: Any, row: int, pixel_format: PixelFormat) -> Any:
     if isinstance(picture, str | os.PathLike):
-        return _pixels_of_files([Path(picture)], look)[0]
+        return _pixels_of_files([Path(picture)], pixel_format)[0]
     file = getattr(picture, "fp", None)
     try:
         if picture.format == "JPEG" and file is not None:  # not decoded yet: a copy, as decoding changes the original
@@ -71,8 +71,8 @@ def _pixels_of(picture: Any, row: int, look: Look) -> Any:
             data = file.read()
             file.seek(place)
             with without_pillow_limit():
-                return pixels(data, look)
-        return as_seen(picture.copy(), look)
+                return pixels(data, pixel_format)
+        return preprocessed(picture.copy(), pixel_format)
     except (Broken, OSError, ValueError) as error:
         raise UsageError(f"image {row} of x: cannot be read, {error}") from None
 

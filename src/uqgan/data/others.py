@@ -16,7 +16,7 @@ from uqgan.data.cache import content_of
 from uqgan.data.dataset import Dataset, Decoded, Say, silent
 from uqgan.data.duplicates import fingerprints
 from uqgan.data.folder import NAMED, Listing, folders_in, levels_in, load_listing, pictures_in, shown
-from uqgan.data.look import Look
+from uqgan.data.preprocessing import PixelFormat
 from uqgan.data.seen import USED, Seen, rows_of
 from uqgan.data.splits import Task
 from uqgan.errors import UsageError
@@ -33,8 +33,8 @@ class Inputs:
     say: Say = silent
 
     @property
-    def look(self) -> Look:
-        return Look(self.shape[-1], self.shape[0])
+    def pixel_format(self) -> PixelFormat:
+        return PixelFormat(self.shape[-1], self.shape[0])
 
     @property
     def classes(self) -> str:
@@ -168,7 +168,7 @@ def _load(listing: Listing, title: str, inputs: Inputs) -> Decoded:
     tag = hashlib.sha256(str(listing.root.resolve()).encode(errors="surrogateescape")).hexdigest()[:6]
     name = f"{listing.root.name.replace('.', '-')}-{tag}-test"
     content = content_of(listing.files, listing.root)
-    decoded = load_listing(name, listing, content, inputs.look, True, inputs.say)
+    decoded = load_listing(name, listing, content, inputs.pixel_format, True, inputs.say)
     if not len(decoded.y):
         raise UsageError(f"{title}: every picture is broken ({decoded.left_out[0]})")
     broken = [f"broken: {sentence}" for sentence in decoded.left_out[:NAMED]]
@@ -188,5 +188,5 @@ def _folder(source: Any, what: str, inputs: Inputs) -> Path:
 
 def _samples(x: Any, what: str, inputs: Inputs) -> Tensor:
     if len(inputs.shape) == 3:
-        return resized(as_pictures(x, what), inputs.look)
+        return resized(as_pictures(x, what), inputs.pixel_format)
     return checked_samples(x, inputs.shape, what)

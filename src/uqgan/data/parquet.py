@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from uqgan.data.decode import Encoded, decode
-from uqgan.data.look import Look
+from uqgan.data.preprocessing import PixelFormat
 from uqgan.errors import UsageError, count
 
 BATCH = 1024
@@ -50,7 +50,7 @@ def read_labels(files: Sequence[Path], name: str) -> tuple[npt.NDArray[np.int64]
 def check_layout(file: Path, image: str, label: str) -> None:
     """Refuse a file without these columns, or whose first picture or label cannot be read."""
     read_labels([file], label)
-    _, broken = decode(next(read_pictures([file], image))[:1], Look(8, 1))
+    _, broken = decode(next(read_pictures([file], image))[:1], PixelFormat(8, 1))
     if broken:
         raise UsageError(f"{file}: its first picture cannot be read, {broken[0]}")
 

@@ -11,8 +11,8 @@ import torch
 from uqgan.data.cache import cached, content_of
 from uqgan.data.dataset import Decoded, Say, refuse_broken, silent, without_rows
 from uqgan.data.decode import decode_all
-from uqgan.data.look import Look
 from uqgan.data.parquet import count_rows, read_labels, read_pictures
+from uqgan.data.preprocessing import PixelFormat
 from uqgan.data.sources import REPOSITORIES, files_of, splits_of
 from uqgan.errors import count
 
@@ -23,13 +23,13 @@ def load_split(
     """Pictures of a split on this machine, decoded once and cached."""
     repository = REPOSITORIES[name]
     files, columns = files_of(name, split, root), repository.columns
-    look = repository.look(size, channels)
+    pixel_format = repository.pixel_format(size, channels)
 
     def decode() -> Decoded:
         say(f"decoding {name}, {split}: {count(sum(count_rows(files)), 'picture')}, once")
-        return decode_files(files, columns, look)
+        return decode_files(files, columns, pixel_format)
 
-    decoded = cached(f"{name}-{split}", content_of(files, root), look, columns, decode, say)
+    decoded = cached(f"{name}-{split}", content_of(files, root), pixel_format, columns, decode, say)
     refuse_broken(decoded.left_out, files[0].parent, skip_broken)
     return in_order(decoded, repository.official_classes())
 
@@ -45,12 +45,12 @@ def load_part(
     return whole
 
 
-def decode_files(files: Sequence[Path], columns: Sequence[str], look: Look) -> Decoded:
+def decode_files(files: Sequence[Path], columns: Sequence[str], pixel_format: PixelFormat) -> Decoded:
     """Pictures and labels of Parquet files."""
     image, label = columns
     y, names = read_labels(files, label)
     n_bytes = sum(file.stat().st_size for file in files)
-    x, broken = decode_all(lambda: read_pictures(files, image), look, len(y), n_bytes)
+    x, broken = decode_all(lambda: read_pictures(files, image), pixel_format, len(y), n_bytes)
     ends = np.cumsum(count_rows(files))
     left_out = {row: f"{files[bisect(ends, row)].name}, row {row}: {why}" for row, why in broken.items()}
     return without_rows(x, y, names, left_out)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from uqgan.data.look import Look
 from uqgan.data.parquet import count_rows
+from uqgan.data.preprocessing import PixelFormat
 from uqgan.errors import UsageError
 from uqgan.files import cache_folder
 
@@ -48,8 +48,8 @@ class Repository:
     def columns(self) -> tuple[str, str]:
         return self.image, self.label
 
-    def look(self, size: int, channels: int) -> Look:
-        return Look(size, channels, self.transposed, self.inverted)
+    def pixel_format(self, size: int, channels: int) -> PixelFormat:
+        return PixelFormat(size, channels, self.transposed, self.inverted)
 
     def official_classes(self) -> tuple[str, ...]:
         """Class names in the paper's order; empty if the set itself has this order."""

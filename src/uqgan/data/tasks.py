@@ -116,7 +116,7 @@ def load_task(
     family, _, ranges = name.partition("+")
     if family in TASKS:
         outline = TASKS[family]
-        refuse_look(name, image_size, channels)
+        refuse_format(name, image_size, channels)
         if ranges and not outline.n_classes:
             raise UsageError(f"task = {name}: a toy has no other classes to choose from (write {family})")
         known = parse_classes(ranges, outline.n_classes) if ranges else list(outline.known)
@@ -150,7 +150,7 @@ def no_such_task(name: str, kind: str) -> UsageError:
     return UsageError(f"task = {name}: no such task, folder or .npz file ({fix})")
 
 
-def refuse_look(name: str, image_size: object, channels: object) -> None:
+def refuse_format(name: str, image_size: object, channels: object) -> None:
     """Refuse a requested size or number of channels for a set or task where it is fixed."""
     for what, value in (("--image-size", image_size), ("channels", channels)):
         if value is not None:

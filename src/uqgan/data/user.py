@@ -26,8 +26,8 @@ from uqgan.data.arrays import (
 from uqgan.data.cache import content_of
 from uqgan.data.dataset import Dataset, Decoded, Say, refuse_broken, split_indices
 from uqgan.data.duplicates import conflict_notes, duplicates_note, first_copies, in_several_classes
-from uqgan.data.folder import NAMED, SAMPLE, Listing, load_listing, read_layout, shown, usual_look
-from uqgan.data.look import GREY, Broken, Look, as_seen
+from uqgan.data.folder import NAMED, SAMPLE, Listing, load_listing, read_layout, shown, usual_format
+from uqgan.data.preprocessing import GREY, Broken, PixelFormat, preprocessed
 from uqgan.data.seen import file_names
 from uqgan.data.splits import VALIDATION_SHARE, Task, class_warnings, cut_by_class, cut_ood
 from uqgan.errors import UsageError, count
@@ -48,8 +48,8 @@ def task_of_folder(
 ) -> Task:
     """Task of ROOT/CLASS/*.png, with optional levels train/, val/, test/ and ood/NAME/."""
     layout = read_layout(root)
-    side, usual_channels = usual_look(layout.train)
-    look = Look(chosen_size(image_size, side, len(layout.train.files)), channels or usual_channels)
+    side, usual_channels = usual_format(layout.train)
+    pixel_format = PixelFormat(chosen_size(image_size, side, len(layout.train.files)), channels or usual_channels)
     place = root.resolve()
     tag = hashlib.sha256(str(place).encode(errors="surrogateescape")).hexdigest()[:6]
     facts: list[Any] = []
@@ -58,7 +58,7 @@ def task_of_folder(
         content = content_of(listing.files, listing.root)
         facts.append([title or level, listing.class_names, listing.y, content])
         name = f"{place.name.replace('.', '-')}-{tag}-{level}"
-        return load_listing(name, listing, content, look, skip_broken, say)
+        return load_listing(name, listing, content, pixel_format, skip_broken, say)
 
     given = {"train": layout.train, "val": layout.val, "test": layout.test}
     parts = {level: load(level, listing) for level, listing in given.items() if listing}
@@ -96,15 +96,15 @@ def task_of_pairs(
     if not len(source):
         raise UsageError("task: holds no pictures")
     say(f"decoding {count(len(source), 'picture')}")
-    side, usual_channels = look_of_items(source)
-    look = Look(chosen_size(image_size, side, len(source)), channels or usual_channels)
-    x = np.empty((len(source), look.channels, look.size, look.size), np.uint8)
+    side, usual_channels = format_of_items(source)
+    pixel_format = PixelFormat(chosen_size(image_size, side, len(source)), channels or usual_channels)
+    x = np.empty((len(source), pixel_format.channels, pixel_format.size, pixel_format.size), np.uint8)
     labels: list[Any] = []
     left_out: list[str] = []
     for row in range(len(source)):
         image, label = as_pair(source[row])
         try:
-            x[len(labels)] = as_seen(picture_of(image), look)
+            x[len(labels)] = preprocessed(picture_of(image), pixel_format)
             labels.append(label)
         except (Broken, OSError) as error:
             left_out.append(f"item {row}: {error}")
@@ -118,7 +118,7 @@ def task_of_pairs(
     return replace(task, digest=digest_of({"train": (part.x, np.asarray(labels))}, {}))
 
 
-def look_of_items(source: Any) -> tuple[int, int]:
+def format_of_items(source: Any) -> tuple[int, int]:
     """Median of the shorter side, and number of channels, of a sample of the items; grey only if all of them are."""
     rows = range(0, len(source), max(1, len(source) // SAMPLE))
     pictures = [picture_of(as_pair(source[row])[0]) for row in rows]
@@ -138,7 +138,7 @@ def task_of_arrays(
     """Task of pictures and labels by level, and of OoD pictures by name."""
     pictures = {level: as_pictures(x, f"x of {title}, {level}") for level, (x, _) in given.items()}
     shape = pictures["train"].shape
-    look = Look(chosen_size(image_size, min(shape[2:]), shape[0]), channels or shape[1])
+    pixel_format = PixelFormat(chosen_size(image_size, min(shape[2:]), shape[0]), channels or shape[1])
     labels = {level: labels_of(y, f"y of {title}, {level}") for level, (_, y) in given.items()}
     for level, y in labels.items():
         n = len(pictures[level])
@@ -146,9 +146,10 @@ def task_of_arrays(
             raise UsageError(f"y of {title}, {level}: has shape {y.shape}: must have one label for each of {n:,}")
     together, names = numbered(np.concatenate(list(labels.values())))
     numbers = together.split([len(y) for y in labels.values()])  # type: ignore[no-untyped-call]
-    parts = {k: Decoded(resized(x, look), y, names) for (k, x), y in zip(pictures.items(), numbers, strict=True)}
+    small = {level: resized(x, pixel_format) for level, x in pictures.items()}
+    parts = {level: Decoded(x, y, names) for (level, x), y in zip(small.items(), numbers, strict=True)}
     foreign = {key: as_pictures(x, f"ood_{key} of {title}") for key, x in ood.items()}
-    task = user_task(name, title, parts, {key: resized(x, look) for key, x in foreign.items()}, seed, [])
+    task = user_task(name, title, parts, {key: resized(x, pixel_format) for key, x in foreign.items()}, seed, [])
     return replace(task, digest=digest_of({level: (x, labels[level]) for level, x in pictures.items()}, foreign))
 
 

@@ -33,7 +33,7 @@ class Broken(Exception):
 
 
 @dataclass(frozen=True)
-class Look:
+class PixelFormat:
     """Preprocessing of a set's pictures: size, channels and orientation of a network's input."""
 
     size: int
@@ -65,20 +65,20 @@ def bytes_of(file: Path | str) -> bytes:
         raise Broken((reason or str(error)).lower()) from None
 
 
-def pixels(data: bytes, look: Look) -> Pixels:
+def pixels(data: bytes, pixel_format: PixelFormat) -> Pixels:
     """Pixels (channels, size, size) of an encoded picture, of the first frame if it is animated.
 
     To be called within `without_pillow_limit`.
     """
     with _opened(data) as image:
-        return as_seen(image, look)
+        return preprocessed(image, pixel_format)
 
 
 def describe(data: bytes) -> tuple[tuple[int, int], bool]:
     """Width and height of an encoded picture, and whether it is grey."""
     with without_pillow_limit(), _opened(data) as image:
         size, grey_mode = image.size, image.mode in GREY
-        small: Any = np.zeros(3) if grey_mode else as_seen(image, Look(16, 3)).astype(np.int16)
+        small: Any = np.zeros(3) if grey_mode else preprocessed(image, PixelFormat(16, 3)).astype(np.int16)
     return size, grey_mode or bool((abs(small - small.mean(0)) <= 1).all())
 
 
@@ -108,22 +108,22 @@ def without_pillow_limit() -> Iterator[None]:
         Image.MAX_IMAGE_PIXELS = before
 
 
-def as_seen(image: "Image", look: Look) -> Pixels:
+def preprocessed(image: "Image", pixel_format: PixelFormat) -> Pixels:
     """Preprocessed pixels: upright, without transparency, grey or RGB, resized with antialiasing as in the paper."""
-    width, height = image.size
+    (width, height), size, channels = image.size, pixel_format.size, pixel_format.channels
     if width * height > MOST_PIXELS:
         raise Broken(f"{width:,} × {height:,} pixels, more than {MOST_PIXELS:,}")
-    image.draft(None, (2 * look.size, 2 * look.size))  # decode a large JPEG at reduced size
+    image.draft(None, (2 * size, 2 * size))  # decode a large JPEG at reduced size
     image.load()
-    image = _square(_opaque(_upright(image)), look.size)
-    if look.channels == 1 and image.mode != "L":
+    image = _square(_opaque(_upright(image)), size)
+    if channels == 1 and image.mode != "L":
         image = image.convert("L")
-    x = np.frombuffer(image.tobytes(), np.uint8).reshape(look.size, look.size, -1).transpose(2, 0, 1)
-    if look.transposed:
+    x = np.frombuffer(image.tobytes(), np.uint8).reshape(size, size, -1).transpose(2, 0, 1)
+    if pixel_format.transposed:
         x = x.transpose(0, 2, 1)
-    if look.inverted:
+    if pixel_format.inverted:
         x = 255 - x
-    return x if len(x) == look.channels else np.broadcast_to(x, (look.channels, look.size, look.size))
+    return x if len(x) == channels else np.broadcast_to(x, (channels, size, size))
 
 
 def _upright(image: "Image") -> "Image":
