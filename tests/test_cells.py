@@ -133,7 +133,7 @@ def test_own_pictures_are_named_by_their_folder_and_two_of_one_name_refused(tmp_
 def test_methods_that_train_the_same_classifier_share_its_work(other: str) -> None:
     """Those whose cached weights have the same key."""
     config = load_config("digits")
-    shared = METHODS[other]._key(load_task("digits"), METHODS[other].own_config(config), 0)
+    shared = METHODS[other]._key(load_task("digits"), METHODS[other].recipe_config(config), 0)
     own = METHODS["max-softmax"]._key(load_task("digits"), config, 0)
     seeds = {seed for seed in range(6) if Cell("digits", other, seed).work & Cell("digits", "max-softmax", 0).work}
     assert seeds == ({0} if shared == own and not METHODS[other].sees_ood else set())

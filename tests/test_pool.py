@@ -235,6 +235,7 @@ def play(
     memory: int = 0,
     terms: Terms | None = None,
     devices: list[str] | None = None,
+    peaks: dict[tuple[str, str], int] | None = None,
 ) -> Heard:
     """Run cells by players: `answer` says how each ends, by a number that its process dies with that status."""
     names = iter(range(1000))
@@ -255,7 +256,7 @@ def play(
 
     monkeypatch.setattr(pool, "start", start)
     heard = Heard()
-    Crew(Schedule.of(cells), terms or Terms(root), heard, size, devices or ["cpu"], {}).run()
+    Crew(Schedule.of(cells), terms or Terms(root), heard, size, devices or ["cpu"], {}, peaks=peaks or {}).run()
     return heard
 
 
@@ -288,7 +289,7 @@ def test_a_cell_that_another_brought_down_is_tried_again_and_ends(
 def test_a_cell_without_memory_is_tried_beside_fewer_then_alone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    cells, running, beside = gaussians(8), set[Cell](), list[int]()
+    cells, running, beside = gaussians(40), set[Cell](), list[int]()
     greedy, lock, together = cells[0], threading.Lock(), threading.Barrier(8)
     met: list[bool] = []
 
@@ -308,8 +309,8 @@ def test_a_cell_without_memory_is_tried_beside_fewer_then_alone(
 
     heard = play(monkeypatch, cells, answer, tmp_path, 8)
     assert heard.states(greedy)[-1] == "done"
+    assert beside[1] <= 3
     assert beside[-1] == 0
-    assert sorted(beside, reverse=True) == beside
     assert all(heard.states(cell) == ["running", "done"] for cell in cells[1:])
 
 
@@ -320,29 +321,27 @@ def test_a_cell_that_has_no_memory_alone_failed_at_once(monkeypatch: pytest.Monk
     assert "out of memory" in (tmp_path / cell.name / FAILED).read_text()
 
 
-@pytest.mark.parametrize(("gigabytes", "most"), [(10, 8), (20, 6), (70, 1), (200, 1)])
+@pytest.mark.parametrize(("gigabytes", "most"), [(10, 8), (20, 6), (70, 1), (200, 1), (0, 8)])
 def test_cells_on_a_gpu_take_no_more_than_its_memory(
     gigabytes: int, most: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """On 140 GB, 90 % of which are for cells; the first round is beside eight, as nothing is known then."""
-    cells, running, known = gaussians(24), set[Cell](), list[int]()
-    lock, first = threading.Lock(), threading.Event()
+    """On 140 GB, 90 % of which are for cells. Of none is known what it takes: each counts as a worker's share."""
+    cells, running, seen, lock = gaussians(16), set[Cell](), list[int](), threading.Lock()
 
     def answer(cell: Cell) -> Ended:
         with lock:
             running.add(cell)
-            if first.is_set():
-                known.append(len(running))
-        time.sleep(0.02)
+            seen.append(len(running))
+        time.sleep(0.05)
         with lock:
             running.discard(cell)
-            if not running:
-                first.set()
         return Ended("done", peak=gigabytes * GB)
 
-    heard = play(monkeypatch, cells, answer, tmp_path, 8, 140 * GB, devices=["cuda"])
+    known = {("gaussians", "uqgan"): gigabytes * GB} if gigabytes else {}
+    heard = play(monkeypatch, cells, answer, tmp_path, 8, 140 * GB, devices=["cuda"], peaks=known)
     assert all(heard.states(cell) == ["running", "done"] for cell in cells)
-    assert max(known[most:], default=1) <= most
+    assert max(seen) <= most
+    assert max(seen) >= min(2, most)
 
 
 def test_gpus_are_shared_out_evenly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
