@@ -35,7 +35,7 @@ def test_cells_by_a_grid_and_one_after_another_end_with_the_same_scores(task: st
     assert (grid["side"], alone["side"]) == ("grid", "alone")
     assert grid["cells"] == alone["cells"] == 1
     for row in (grid, alone):
-        assert row["runs_per_hour"] == pytest.approx(3600 / row["seconds"], rel=0.01)
+        assert row["runs_per_hour"] == pytest.approx(3600 / row["seconds"], rel=0.05)  # of rounded seconds
     one, other = (next(iter(row["scores"].values())) for row in (grid, alone))
     assert one["accuracy"] == other["accuracy"]
     seconds = (tmp_path / "runs" / "tiny.npz" / "alone" / "seconds.json").read_text()

@@ -23,7 +23,7 @@ from uqgan.cells import Cell, plan_cells, run_cell
 from uqgan.cli import main
 from uqgan.cluster import Cluster, Needs
 from uqgan.data.decode import decode
-from uqgan.data.inputs import batches_of, look_of
+from uqgan.data.inputs import batches_of, pixel_format_of
 from uqgan.data.tasks import load_task
 from uqgan.errors import UsageError
 from uqgan.files import sha256, write_json
@@ -143,6 +143,13 @@ def test_a_run_that_was_stopped_on_one_node_goes_on_on_another(
     for host in (first, second):
         host.leave()
         assert not host.terms.root.exists()
+
+
+def test_a_cell_on_a_node_that_is_gone_is_lost(tmp_path: Path) -> None:
+    cell = one_cell(epochs=1)
+    host = host_of(tmp_path / "grid", cell, None)
+    host.parent = -1
+    assert host.run(order_of(cell, {})).ended.state == "lost"
 
 
 def test_saved_states_are_sent_while_a_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,7 +292,7 @@ def test_pictures_are_scored_by_two_nodes_as_by_one_machine(
 
 def test_nodes_that_do_not_see_the_pictures_are_sent_them(trained: Path, pictures: Path) -> None:
     run, files = load(trained, "cpu"), sorted(map(str, pictures.iterdir()))
-    scoring = scoring_of(trained, look_of((1, 32, 32)), "cpu", Needs(), 0, probabilities=True, decides=True)
+    scoring = scoring_of(trained, pixel_format_of((1, 32, 32)), "cpu", Needs(), 0, probabilities=True, decides=True)
     seen: list[bool] = []
 
     def begin(chunk: Chunk) -> Any:
@@ -297,12 +304,12 @@ def test_nodes_that_do_not_see_the_pictures_are_sent_them(trained: Path, picture
     found = list(in_order(node, begin, chunks_of(files, 128, 0, ""), lambda: 2))
     assert seen == [True, True, False, False, False]
     assert [file for batch, _ in found for file in batch] == files
-    pieces = ((batch, decode(batch, scoring.look)) for batch in batches_of(files, 128))
+    pieces = ((batch, decode(batch, scoring.pixel_format)) for batch in batches_of(files, 128))
     assert [rows for _, rows in found] == list(score(run, pieces, 0, True))
 
 
 def test_cells_are_done_once_though_a_worker_and_a_node_are_killed(nodes: Any, tmp_path: Path) -> None:
-    variants = [{"cross_entropy.epochs": 30, "one_vs_all.epochs": 30, "fresh": True}]
+    variants = [{"cross_entropy.epochs": 60, "one_vs_all.epochs": 60, "fresh": True}]  # long beside the news of it
     cells = plan_cells(["digits"], ["max-softmax", "one-vs-all"], range(6), variants)
     assert len(cells) == 12
     (second,) = nodes.worker_nodes

@@ -121,6 +121,8 @@ class Host:
         self.running = cell
         post = Post(self.terms, str(self.device), self.station.threads, self.parent)
         ended = run(cell, order.minutes, post, self.device, lambda _: self._task(order), self._tell, lambda: self.asked)
+        if ended.state == "stopped" and os.getppid() != self.parent:
+            ended = Ended("lost", "its node is gone")  # Ray ends this process soon; the cell goes on elsewhere
         with self.carrying:
             self.running = None
             parcel = None if self.sees_root else self._end(cell, ended)
