@@ -6,6 +6,8 @@ from typing import Any
 from rich.console import Console
 
 from uqgan import api
+from uqgan.cells import reason
+from uqgan.errors import Interrupted
 from uqgan.report import Chapter, write_report
 from uqgan.runs import finished, holds_run
 
@@ -34,4 +36,8 @@ def finish(folder: Path, method: str, task: str, settings: dict[str, Any], conso
     """Run in a folder, loaded if it is finished, otherwise trained to its end."""
     if finished(folder):
         return api.load(folder)
-    return api.fit(method, task, folder=folder, resume=holds_run(folder), console=console, **settings)
+    try:
+        return api.fit(method, task, folder=folder, resume=holds_run(folder), console=console, **settings)
+    except Interrupted as error:
+        where = reason(error).partition("; ")[0]
+        raise Interrupted(f"{where}; the same command goes on", error.status - 128) from None

@@ -12,6 +12,9 @@ import torch
 
 from uqgan import __version__
 
+MEMBERS = "members"
+"""Stage of training members of an ensemble in parallel; each member also has its own stages."""
+
 
 def circumstances(
     device: torch.device,
@@ -39,6 +42,12 @@ def circumstances(
         "versions": versions(),
         "commit": COMMIT,
     }
+
+
+def training_seconds(record: Mapping[str, Any]) -> float:
+    """Seconds of a whole training, including the stages that were loaded from the cache."""
+    stages = record.get("stage_seconds") or {}
+    return max(float(record["seconds"]), sum(float(seconds) for name, seconds in stages.items() if name != MEMBERS))
 
 
 def versions() -> dict[str, str]:

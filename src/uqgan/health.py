@@ -142,6 +142,8 @@ def warnings(rows: Rows, class_names: Sequence[str]) -> list[str]:
 
 
 def say_warnings(log: Log, class_names: Sequence[str]) -> None:
-    """Print the warnings about the member of this log."""
+    """Print the warnings about the member of this log, unless its training was stopped early."""
+    if log.stopped:
+        return
     for sentence in warnings(log.member_rows, class_names):
         log.say(sentence)

@@ -18,6 +18,7 @@ from uqgan import curves, plots, shields
 from uqgan.contest import Contestant, compare
 from uqgan.data.tasks import Task
 from uqgan.decisions import WORDS, Decisions
+from uqgan.environment import training_seconds
 from uqgan.errors import UsageError, count
 from uqgan.evaluation import Outputs, ranking, set_names
 from uqgan.files import write_text
@@ -26,6 +27,7 @@ from uqgan.health import FAULTS, PER_CLASS
 from uqgan.methods import METHODS, Method
 from uqgan.metrics import Comparison, paired_bootstrap, reliability
 from uqgan.plots import Pictures
+from uqgan.progress import spell
 from uqgan.runs import Record, run_titles
 from uqgan.uncertainty import UNITS, Prediction, read_one_vs_all
 
@@ -147,6 +149,7 @@ def describe(chapter: Chapter, title: str) -> dict[str, Any]:
     return {
         "title": title,
         "chapter": chapter,
+        "duration": spell(training_seconds(chapter.record.about)),
         "maps": heat_maps(chapter) if chapter.task.is_planar else {},
         "gap": float(posterior_gap(chapter).mean()) if chapter.task.posterior else None,
         "strips": shields.strips(chapter.record, chapter.task) if has_images else {},

@@ -36,17 +36,18 @@ def best_temperature(probs: Probs, y: Labels) -> float:
 def fit_temperature(probs: Probs, y: Labels) -> float:
     """Temperature for predictions of validation samples, or 1 where it does not measurably help.
 
-    For the test each half of the samples is scaled with the temperature of the other half: the expected calibration
-    error must fall, and the 95 % interval of its change must lie below 0.
+    Without a wrong prediction the loss has no minimum above T = 0, so it is 1. For the test each half of the samples is
+    scaled with the temperature of the other half: the expected calibration error must fall, and the 95 % interval of
+    its change must lie below 0.
     """
-    n = len(y)
-    if n < FEW:
+    n, right = len(y), probs.argmax(1) == y
+    if n < FEW or right.all():
         return 1.0
     first = torch.randperm(n, generator=torch.Generator().manual_seed(0)) < n // 2
     scaled = torch.empty_like(probs)
     for part in (first, ~first):
         scaled[part] = temper(probs[part], best_temperature(probs[~part], y[~part]))
-    right, before, after = probs.argmax(1) == y, probs.amax(1), scaled.amax(1)
+    before, after = probs.amax(1), scaled.amax(1)
 
     def change(draw: Indices) -> float:
         return calibration_error(after[draw], right[draw]) - calibration_error(before[draw], right[draw])

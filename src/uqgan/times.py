@@ -10,11 +10,10 @@ from statistics import mean, median
 from typing import Any
 
 from uqgan.cells import Cell, config_of, title_of
+from uqgan.environment import training_seconds
 from uqgan.methods import METHODS
 
 RECORDS = ("scores.json", "validation_scores.json", "seed-*.json")
-MEMBERS = "members"
-"""Stage of training members of an ensemble in parallel; each member also has its own stages."""
 
 Key = tuple[str, str, str]
 """Key of a time: task, method, and kind of device."""
@@ -35,7 +34,7 @@ class Times:
                 record = json.loads(file.read_bytes())
                 key = (title_of(record["task"]), str(record["method"]), str(record["device"]).partition(" ")[0])
                 own = _own(record["method"], record.get("settings") or {})
-                found.seconds[key].append((own, _whole(record)))
+                found.seconds[key].append((own, training_seconds(record)))
             except (OSError, ValueError, KeyError, TypeError, AttributeError):
                 continue
         return found
@@ -87,8 +86,3 @@ def _own(method: str, settings: Mapping[str, Any]) -> str:
     """Settings that a method reads, as text for comparison."""
     return json.dumps([settings.get(name) for name in METHODS[method].sections], sort_keys=True)
 
-
-def _whole(record: dict[str, Any]) -> float:
-    """Seconds of a training with all stages, including those loaded from the cache."""
-    stages = record.get("stage_seconds") or {}
-    return max(float(record["seconds"]), sum(float(seconds) for name, seconds in stages.items() if name != MEMBERS))

@@ -79,15 +79,14 @@ def doctor(*, as_json: Json = False, voice: Voice = Voice()) -> None:
         {"what": "device", "found": describe(choose_device())},
         {"what": "cores", "found": f"{os.cpu_count()} ({count(torch.get_num_threads(), 'thread')} in use)"},
     ]
-    extras = {
-        "tensorboard": "tensorboard",
-        "huggingface_hub": "hf",
-        "ray": "cluster",
-        "fastapi": "serve",
-        "onnx": "onnx",
+    uses = {
+        "huggingface_hub": "pip install 'uqgan[hf]', for uqgan data fetch",
+        "ray": "pip install 'uqgan[cluster]', for --ray",
+        "optuna": "pip install 'uqgan[sweep]', for uqgan sweep --trials",
+        "tensorboard": "pip install tensorboard, for curves during training",
     }
     rows += [
-        {"what": name, "found": "installed" if importlib.util.find_spec(name) else f"not installed ({extra})"}
-        for name, extra in extras.items()
+        {"what": name, "found": "installed" if importlib.util.find_spec(name) else f"not installed ({use})"}
+        for name, use in uses.items()
     ]
     show_rows(rows, as_json)
