@@ -54,8 +54,8 @@ def test_the_rule_is_kept_and_told_in_plain_words(
         "hold the true class of at least 95 % of known pictures",
         "on average, over calibration pictures and new ones together: not for each class or picture",
         "They are separate",
-        "or flagged, but not by foreignness",
-        "temperature 1",
+        "or flagged, with a usual foreignness, as a mixture of known classes has",
+        "temperature",
         "calibration error",
     ):
         assert words in out, words
@@ -113,7 +113,7 @@ def test_rates_that_are_none_are_one_sentence(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--false-alarm", "1e-6"], "false_alarm = 1e-06: needs 999999 calibration samples, there are 10000"),
+        (["--false-alarm", "1e-6"], "false_alarm = 1e-06: needs 999,999 calibration samples, there are 10,000"),
         (["--score", "spread"], "score = spread: must be one of epistemic, foreignness, aleatoric"),
         (["--sets", "raps"], "sets = raps: must be one of lac, aps"),
     ],
@@ -136,7 +136,7 @@ def test_a_temperature_that_helps_is_told_with_both_errors_and_stands_beside_the
     known = uqgan.load(baseline).calibration
     replace(known, temperature=1 / math.pi).write(baseline / "calibration.npz")
     assert calibrate(monkeypatch, str(baseline)) == 0
-    assert "temperature 0.318 for probabilities that are shown: calibration error " in capfd.readouterr().out
+    assert "temperature 0.318, fitted on validation pictures: calibration error " in capfd.readouterr().out
     run = uqgan.load(baseline)
     found, outputs = run.evaluate(resamples=0), run.outputs()
     softened = run.calibration.temper(outputs.test.probs).amax(1)

@@ -117,7 +117,7 @@ def test_a_dry_run_prints_cells_and_expected_minutes_and_does_nothing(
     assert [row["minutes"] is None for row in rows] == [False] * 3 + [True] * 6
     assert uqgan(monkeypatch, *words) == 0
     out = capfd.readouterr().out
-    assert re.search(r"5 cells to do, about \d+ s one after another on cpu, where 4 of unknown time count as", out)
+    assert re.search(r"5 cells to do, about \d+ (s|min) one after another on cpu, where 4 cells of unknown time", out)
     assert uqgan(monkeypatch, *words, "--retry-failed") == 0
     assert "7 cells to do" in capfd.readouterr().out
     assert contents(root) == before

@@ -216,6 +216,7 @@ def test_galleries_are_bounded(
         (["nowhere.png"], "nowhere.png: no such file or folder"),
         (["nowhere*.png"], "nowhere*.png: matches nothing"),
         (["{empty}"], "no pictures there (png, jpg, webp or bmp)"),
+        (["{photos}", "{empty}"], "no pictures there (png, jpg, webp or bmp)"),
         (["{photos}", "-o", "out.txt"], "output = out.txt: must end in .csv, .jsonl, .parquet"),
         ([""], "an empty word: no such file or folder"),
         (["{photos}", "--page", "page.txt"], "--page = page.txt: must end in .html"),
@@ -352,6 +353,16 @@ def test_a_killed_command_loses_a_chunk_at_most(folder: Path, photos: Path, tmp_
     assert "going on after 48 pictures" in done.stderr
     assert [row["path"] for row in rows_in(tmp_path / "out.csv")] == list(map(str, sorted(photos.iterdir())))
     assert [each.name for each in tmp_path.iterdir()] == ["out.csv"]
+
+
+def test_a_resumed_command_copies_pictures_that_were_predicted_before(
+    folder: Path, photos: Path, tmp_path: Path
+) -> None:
+    words = [folder, photos, "-o", tmp_path / "out.csv"]
+    assert in_a_process(words, signal.SIGKILL, 3).returncode == -signal.SIGKILL
+    assert in_a_process([*words, "--resume", "--copy-to", tmp_path / "sorted"], signal.SIGINT, -1).returncode == 0
+    copied = sorted(file.name for file in (tmp_path / "sorted").rglob("*.png"))
+    assert copied == sorted(file.name for file in photos.iterdir())
 
 
 def test_ctrl_c_finishes_the_chunk_and_says_how_to_go_on(folder: Path, photos: Path, tmp_path: Path) -> None:

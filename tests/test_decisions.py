@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -218,6 +219,14 @@ def test_per_label_flags_each_label_at_the_rate_where_one_threshold_does_not() -
     assert all(0.03 < share < 0.07 for share in shares[True])
 
 
+def test_the_advice_for_rates_per_label_is_that_of_the_smallest_group() -> None:
+    known = calibration(60)
+    with pytest.raises(UsageError) as error:
+        check_rule(known, Rule(per_label=True))
+    (advised,) = re.findall(r"choose ([\d.]+) or more", str(error.value))
+    check_rule(known, Rule(float(advised), per_label=True))
+
+
 def test_a_larger_rate_flags_more_and_a_larger_coverage_gives_larger_sets() -> None:
     known, (new, _) = calibration(200), pictures(300)
     found = [decide(new, known, Rule(rate, 1 - rate), True) for rate in (0.4, 0.2, 0.1, 0.05, 0.01)]
@@ -247,7 +256,7 @@ def test_thresholds_tell_what_is_flagged(score: str, per_label: bool) -> None:
         (98, Rule(0.01), r"false_alarm = 0.01: needs 99 calibration samples, there are 98 \(choose 0.011 or more\)"),
         (0, Rule(), r"needs 19 calibration samples, there are 0 \(train with more pictures\)"),
         (98, Rule(0.1, 0.99), r"coverage = 0.99: needs 99 calibration samples, there are 98 \(choose 0.989 or less\)"),
-        (60, Rule(per_label=True), r"needs 19 calibration samples predicted to be bird, there are \d+ .*per label\)"),
+        (60, Rule(per_label=True), r"needs 19 calibration samples predicted to be \w+, there are \d+ .*per label\)"),
     ],
 )
 def test_too_few_calibration_samples_are_told_with_the_number_needed(n: int, rule: Rule, sentence: str) -> None:

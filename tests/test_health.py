@@ -205,6 +205,14 @@ def test_each_member_is_warned_of_its_own_faults() -> None:
     assert "collapsed" in heard.getvalue()
 
 
+def test_a_training_that_was_stopped_gives_no_warnings() -> None:
+    heard = io.StringIO()
+    log = Log(console=Console(file=heard))
+    log.rows, log.stopped = rows(**of_classes([0.04], [1])), "stopped by hand"
+    say_warnings(log, "a")
+    assert heard.getvalue() == ""
+
+
 def test_a_log_without_measurements_gives_no_warnings() -> None:
     assert warnings([], "ab") == []
     assert warnings([{"stage": "one_vs_all", "step": 1, "classifier": 0.1}], "ab") == []

@@ -340,7 +340,7 @@ def test_what_is_missing_is_trained_and_what_is_there_is_not(
     status, out, err = run(monkeypatch, capsys, *words, "--max-minutes", "0.0001")
     assert status == 3
     assert "1 run to train into runs: max-softmax seed 0" in err
-    assert "about 3 s one after another on cpu, where 1 of unknown time" in err  # entropy's
+    assert "about 3 s one after another on cpu, where 1 cell of unknown time" in err  # entropy's
     assert "1 of 1 cell unfinished (the same command goes on)" in err
     assert "Missing: max-softmax" in out
     assert "results" in {place.name for place in small_setting.iterdir()}
@@ -387,7 +387,7 @@ def test_the_command_writes_what_the_files_name_says(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["cifr10"], "setting = cifr10: is none of the paper; did you mean cifar10?"),
+        (["cifr10"], "setting = cifr10: no such setting in the paper; did you mean cifar10?"),
         (["mnist", "--methods", "uqgan,entropie"], "--methods = entropie: no such method; did you mean entropy?"),
         (["mnist", "--seeds", "4-0"], "--seeds = 4-0: the smaller number comes first"),
         (["mnist", "--seeds", "a"], "--seeds = a: must look like 0-4 or 0,2"),

@@ -130,6 +130,8 @@ def test_what_is_no_whole_number_is_refused_and_not_rounded(value: Any, moons: R
             moons.predict(POINTS, seed=value)
         with pytest.raises(UsageError, match=r"^seed = "):
             moons.generate(0, seed=value)
+        with pytest.raises(UsageError, match=r"^seed = "):
+            moons.decide(moons.predict(POINTS), seed=value)
     with pytest.raises(UsageError, match=r"^n = "):
         moons.generate(0, n=value)
     assert not (tmp_path / "run").exists()

@@ -275,6 +275,6 @@ def test_a_demo_stopped_in_a_run_goes_on_with_it(tmp_path: Path, monkeypatch: py
     few, silent = {"iterations": 6, "batch_size": 8, "validate_every": 2}, Console(quiet=True)
     with monkeypatch.context() as patch:
         interrupted_at_validation(patch, 2)
-        with pytest.raises(Interrupted):
+        with pytest.raises(Interrupted, match=f"is kept in {tmp_path}; the same command goes on$"):
             finish(tmp_path, "uqgan", "moons", few, silent)
     assert finish(tmp_path, "uqgan", "moons", few, silent).record.about["finished"] is True

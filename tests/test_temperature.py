@@ -38,6 +38,14 @@ def test_so_few_samples_fit_no_temperature() -> None:
     assert fit_temperature(*drawn(FEW - 1, 5.0)) == 1.0
 
 
+def test_samples_without_a_wrong_prediction_fit_no_temperature() -> None:
+    y = torch.randint(5, (1000,))
+    probs = torch.full((1000, 5), 0.1).scatter(1, y[:, None], 0.6)
+    assert fit_temperature(probs, y) == 1.0
+    probs[0] = probs[0].roll(1)
+    assert fit_temperature(probs, y) < 1.0, "it would help to be more certain"
+
+
 def test_the_best_temperature_is_that_of_scipy() -> None:
     probs, y = drawn(500, 2.0)
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from uqgan.errors import UsageError
+from uqgan.errors import UsageError, count
 from uqgan.files import read_arrays, write_arrays, write_json
 from uqgan.samples import brief
 from uqgan.shapes import Labels, Probs, Scores
@@ -139,20 +139,19 @@ def decide(
 
 def check_rule(calibration: Calibration, rule: Rule, class_names: Sequence[str] = ()) -> None:
     """Refuse rates that need more calibration samples than there are."""
-    for label, n in _group_sizes(calibration, rule).items():
+    for label, n in sorted(_group_sizes(calibration, rule).items(), key=lambda group: group[1]):
         if _most(rule.false_alarm, n + 1) < 1:
-            needed = math.ceil(1 / rule.false_alarm - 1e-9) - 1
+            fewest = math.ceil(1 / rule.false_alarm - 1e-9) - 1
+            needed = count(fewest, "calibration sample") if fewest < 1e9 else "over a billion calibration samples"
             group = "" if label is None else f" predicted to be {class_names[label] if class_names else label}"
             fix = f"choose {math.ceil(1000 / (n + 1)) / 1000:g} or more" if n else "train with more pictures"
             fix += "" if label is None else ", or don't decide per label"
-            raise UsageError(
-                f"false_alarm = {rule.false_alarm:g}: needs {needed} calibration samples{group}, there are {n} ({fix})"
-            )
+            raise UsageError(f"false_alarm = {rule.false_alarm:g}: needs {needed}{group}, there are {n:,} ({fix})")
     n = len(calibration.y)
     if _least(rule.coverage, n + 1) > n:
-        needed = math.ceil(1 / (1 - rule.coverage) - 1e-9) - 1
+        needed = count(math.ceil(1 / (1 - rule.coverage) - 1e-9) - 1, "calibration sample")
         fix = f"choose {math.floor(1000 * n / (n + 1)) / 1000:g} or less"
-        raise UsageError(f"coverage = {rule.coverage:g}: needs {needed} calibration samples, there are {n} ({fix})")
+        raise UsageError(f"coverage = {rule.coverage:g}: needs {needed}, there are {n:,} ({fix})")
 
 
 def p_values(new: Prediction, known: Prediction, score: str, per_label: bool) -> Tensor:
@@ -253,7 +252,8 @@ def drift(calibration: Calibration, scores: Scores, rule: Rule) -> Drift:
     ks: Any = ks_2samp(known.numpy(), scores.double().numpy(), method="asymp")
     share = float((scores.double() > limit).double().mean())
     verdict = _verdict(share, low, high, float(ks.pvalue), m * rule.false_alarm)
-    usual = f"{share:.1%} of {m:,} flagged, {low:.1%} to {high:.1%} are usual; KS {ks.statistic:.2f}"
+    flagged = "above the threshold for all labels" if rule.per_label else "flagged"
+    usual = f"{share:.1%} of {m:,} {flagged}, {low:.1%} to {high:.1%} are usual; KS {ks.statistic:.2f}"
     return Drift(m, share, low, high, float(ks.statistic), float(ks.pvalue), f"{verdict} ({usual})")
 
 
@@ -265,7 +265,7 @@ def _verdict(share: float, low: float, high: float, ks_p_value: float, expected:
     if share < low:
         return "fewer strange pictures than calibrated: these are easier, or known from training"
     if ks_p_value < 0.01:
-        return "as many strange pictures as calibrated, but the scores of the others have changed"
+        return "as many strange pictures as calibrated, but their scores are distributed differently"
     return "as calibrated"
 
 

@@ -191,6 +191,7 @@ class Run:
 
     def decide(self, x: Prediction | Tensor | npt.NDArray[Any], seed: int | None = 0) -> Decisions:
         """Accept, ambiguous or unknown, and a set of classes, for samples or for earlier predictions."""
+        seed = None if seed is None else check_seed(seed)
         prediction = x if isinstance(x, Prediction) else self.predict(x, seed)
         return decide(prediction, self.calibration, self.rule, self.has_foreignness, seed)
 

@@ -18,6 +18,8 @@ GROUP = 65_536
 LISTS = ("set",)
 """Columns of lists of text; those in TEXT are text, all others numbers."""
 TEXT = ("path", "label", "decision", "error")
+CHANGED = {"columns": "other columns (with or without --probabilities)", "rule": "another rule (uqgan calibrate)"}
+"""Facts too long to be printed, in words."""
 _compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -63,7 +65,8 @@ class Table:
             raise UsageError(f"{self.part}: holds {n:,} rows (--resume to go on with them; delete it to begin anew)")
         for key, value in self._facts.items():
             if head.get(key) != value:
-                change = f"was begun with another {key}: {head.get(key)} instead of {value}"
+                change = CHANGED.get(key) or f"another {key}: {head.get(key)} instead of {value}"
+                change = f"was begun with {change}"
                 raise UsageError(f"{self.part}: {change} (delete it to begin anew)")
         os.truncate(self.part, end)
         return n

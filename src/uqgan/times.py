@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 from typing import Any
 
 from uqgan.cells import Cell, config_of, title_of
 from uqgan.environment import training_seconds
 from uqgan.methods import METHODS
+from uqgan.methods.facts import costs
 
 RECORDS = ("scores.json", "validation_scores.json", "seed-*.json")
 
@@ -53,28 +54,35 @@ class Times:
         return median(alike or [seconds for _, seconds in found]) if found else None
 
     def left(self, cells: Iterable[Cell], device: str) -> float | None:
-        """Estimate for these cells in sequence, in seconds; those of unknown methods count as the mean of the others.
+        """Estimate for these cells in sequence, in seconds; that of an unknown method is scaled from other methods.
 
         The others are methods finished on the same task, or else those of these cells. A classifier that several cells
         need is counted once.
         """
         cells = list(cells)
         expected = [self.expected(cell, device) for cell in cells]
-        known = [seconds for seconds in expected if seconds is not None]
+        known = [
+            seconds / cost(cell.method) for cell, seconds in zip(cells, expected, strict=True) if seconds is not None
+        ]
         total, counted = 0.0, set[str]()
         for cell, seconds in zip(cells, expected, strict=True):
-            alike = self._medians(cell.task, device) or known
-            if seconds is None and not alike:
+            units = self._units(cell.task, device) or known
+            if seconds is None and not units:
                 return None
-            whole = mean(alike) if seconds is None else seconds
+            whole = cost(cell.method) * median(units) if seconds is None else seconds
             total += whole * len(cell.work - counted) / len(cell.work)
             counted |= cell.work
         return total if cells else None
 
-    def _medians(self, task: str, device: str) -> list[float]:
-        """Time of each method on a task."""
-        found = (each for key, each in self.seconds.items() if key[::2] == (title_of(task), device))
-        return [median(seconds for _, seconds in each) for each in found]
+    def _units(self, task: str, device: str) -> list[float]:
+        """Time of each method on a task, divided by its relative cost."""
+        found = ((key[1], each) for key, each in self.seconds.items() if key[::2] == (title_of(task), device))
+        return [median(seconds for _, seconds in each) / cost(method) for method, each in found]
+
+
+def cost(method: str) -> float:
+    """Cost of training by a method, relative to `max-softmax`."""
+    return float(costs()["methods"].get(method, {"training": 1.0})["training"])
 
 
 @cache
@@ -85,4 +93,3 @@ def _settings(cell: Cell) -> str:
 def _own(method: str, settings: Mapping[str, Any]) -> str:
     """Settings that a method reads, as text for comparison."""
     return json.dumps([settings.get(name) for name in METHODS[method].sections], sort_keys=True)
-

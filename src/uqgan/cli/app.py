@@ -23,7 +23,7 @@ app = App(
     name="uqgan",
     version=__version__,
     help="Classifiers that say what a picture is, how torn they are, and how foreign it is to them.",
-    help_format="plaintext",
+    help_format="markdown",
     default_parameter=Parameter(negative=()),
     result_action="return_value",
     suppress_keyboard_interrupt=False,

@@ -86,6 +86,9 @@ def show_rule(found: dict[str, Any], why: str) -> None:
     alarm, coverage = (f"{100 * rule[key]:g} %" for key in ("false_alarm", "coverage"))
     before, after = (f"{100 * found[key]:.2f} %" for key in ("ece", "ece_tempered"))
     cut, temperature = found["lac_threshold"], found["temperature"]
+    by_both = not why and rule["score"] != "foreignness"
+    mixed = "; or flagged, with a usual foreignness, as a mixture of known classes has" if by_both else ""
+    alone = f"; {why}" if why else ", and foreignness is unusual too" if by_both else ""
     lines = [f"{found['n']:,} known pictures, which neither training nor validation has seen, set the thresholds."]
     for row in found["thresholds"]:
         called = "" if row["label"] is None else f" as {row['label']}, by {row['n']:,} of them"
@@ -93,14 +96,15 @@ def show_rule(found: dict[str, Any], why: str) -> None:
     lines += [
         f"  At most {alarm} of known pictures{' of each predicted label' if rule['per_label'] else ''} are flagged.",
         f"accept: not flagged, and exactly one class has 1 - p at or below {cut:.3g}",
-        f"ambiguous: not flagged, and no class or several have{'' if why else '; or flagged, but not by foreignness'}",
-        f"unknown: flagged{f'; {why}' if why else ', and by foreignness too'}",
+        f"ambiguous: not flagged, and no class or several have{mixed}",
+        f"unknown: flagged{alone}",
         f"sets ({rule['sets'].upper()}): hold the true class of at least {coverage} of known pictures",
         "Both rates hold on average, over calibration pictures and new ones together: not for each class or picture.",
         "They are separate: of pictures that are not flagged, fewer may have the true class in their set.",
         "They hold for pictures from where these came from (in Python, run.drift tells whether a batch does).",
         f"temperature 1: no other measurably lowers the calibration error, {before} here"
         if temperature == 1
-        else f"temperature {temperature:.3f} for probabilities that are shown: calibration error {before} → {after}",
+        else f"temperature {temperature:.3f}, fitted on validation pictures: calibration error {before} → {after} here "
+        "(run.calibration.temper applies it; uqgan predict shows raw probabilities)",
     ]
     Console(highlight=False).print("\n".join(lines), markup=False, soft_wrap=True)

@@ -126,7 +126,10 @@ def score_all(job: Job, results: Results, nodes: Nodes, voice: Voice) -> "Summar
         files, table = iter(job.sources), None
         if results.output:
             table = stack.enter_context(closing(begun(job, columns, chunk, results)))
-            go_on(table, summary, files, results.resume, voice)
+            for file, row in go_on(table, files, results.resume, voice):
+                summary.add([row])
+                if folders:
+                    copy(folders, [file], [row], columns)
         first = summary.n // chunk
         scored = scored_there(nodes, job, files, first) if nodes.ray else scored_here(job, files, first)
         chunks = stack.enter_context(scored)
@@ -170,8 +173,8 @@ def begun(job: Job, columns: Sequence[str], chunk: int, results: Results) -> "Ke
     return Kept(results.output, columns, facts, chunk, results.resume)
 
 
-def go_on(table: "Kept", summary: "Summary", files: Iterator[str], resumes: bool, voice: Voice) -> None:
-    """Add the rows of an interrupted command to the summary; they must be of the same files in the same order."""
+def go_on(table: "Kept", files: Iterator[str], resumes: bool, voice: Voice) -> Iterator[tuple[str, "Row"]]:
+    """Rows of an interrupted command with their files, which must be the same ones in the same order."""
     from uqgan.scoring import printable
 
     if table.n:
@@ -184,7 +187,7 @@ def go_on(table: "Kept", summary: "Summary", files: Iterator[str], resumes: bool
             found = "nothing" if file is None else printable(file)
             change = f"there was {row[0]} where {found} is now"
             raise UsageError(f"{table.part}: the pictures have changed, {change} (delete it to begin anew)")
-        summary.add([row])
+        yield file, row
 
 
 def copy(folders: "Folders", files: Sequence[str], rows: Sequence["Row"], columns: Sequence[str]) -> None:

@@ -186,7 +186,7 @@ def check_setting(setting: str) -> None:
     known = list(paper.settings())
     if setting not in known:
         close = suggest(setting, known) or f" (known: {', '.join(known)})"
-        raise UsageError(f"setting = {setting}: is none of the paper{close}")
+        raise UsageError(f"setting = {setting}: no such setting in the paper{close}")
 
 
 def chosen_format(form: str, output: Path | None, known: list[str]) -> str:

@@ -138,7 +138,8 @@ def time_for(cells: Sequence["Cell"], known: "Times", device: str) -> str:
         return f"no times of such runs on {device} are known"
     unknown = sum(known.expected(cell, device) is None for cell in cells)
     words = f"about {spell(left)} one after another on {device}"
-    return f"{words}, where {unknown} of unknown time count as the mean of the others" if unknown else words
+    estimated = f", where {count(unknown, 'cell')} of unknown time are estimated by the costs of the methods"
+    return words + estimated if unknown else words
 
 
 def look_at_data(tasks: Sequence[str], terms: "Terms", voice: Voice) -> None:

@@ -90,13 +90,17 @@ class Sources:
     def __iter__(self) -> Iterator[str]:
         """Iterate over the files; an argument that matches nothing is refused, an entry of a list is not checked."""
         for word in self.words:
-            if word == "-" and self.list:
-                self.list.seek(0)
-                for line in self.list:
-                    if entry := os.fsdecode(line.rstrip(b"\r\n")):
-                        yield from below(entry) if _is_folder(entry) else [entry]
-            else:
-                yield from files_of(word)
+            yield from self._of(word)
+
+    def _of(self, word: str) -> Iterator[str]:
+        """Files of an argument."""
+        if word != "-" or not self.list:
+            yield from files_of(word)
+            return
+        self.list.seek(0)
+        for line in self.list:
+            if entry := os.fsdecode(line.rstrip(b"\r\n")):
+                yield from below(entry) if _is_folder(entry) else [entry]
 
     def close(self) -> None:
         """Delete the copy of the list."""
@@ -104,12 +108,15 @@ class Sources:
             self.list.close()
 
     def count(self) -> int:
-        """Number of files; none is an error."""
-        n = sum(1 for _ in self)
-        if not n:
-            places = ", ".join("the list" if word == "-" else shown(Path(word)) for word in self.words)
-            raise UsageError(f"{places}: no pictures there ({ENDINGS_IN_WORDS})")
-        return n
+        """Number of files; an argument without any is an error."""
+        total = 0
+        for word in self.words:
+            n = sum(1 for _ in self._of(word))
+            if not n:
+                place = "the list" if word == "-" else shown(Path(word))
+                raise UsageError(f"{place}: no pictures there ({ENDINGS_IN_WORDS})")
+            total += n
+        return total
 
     def folders(self) -> list[Path]:
         """Folders that are searched for files."""

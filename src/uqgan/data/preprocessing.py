@@ -113,6 +113,8 @@ def preprocessed(image: "Image", pixel_format: PixelFormat) -> Pixels:
     (width, height), size, channels = image.size, pixel_format.size, pixel_format.channels
     if width * height > MOST_PIXELS:
         raise Broken(f"{width:,} × {height:,} pixels, more than {MOST_PIXELS:,}")
+    if not width * height:
+        raise Broken("no pixels")
     image.draft(None, (2 * size, 2 * size))  # decode a large JPEG at reduced size
     image.load()
     image = _square(_opaque(_upright(image)), size)
@@ -143,6 +145,8 @@ def _opaque(image: "Image") -> "Image":
         return image
     if image.mode == "1":
         return image.convert("L")
+    if image.mode == "F":
+        raise Broken("floating-point pixels, whose range is unknown (convert it to 8 bits)")
     if image.mode.startswith("I"):
         deep = np.asarray(image).astype(np.int64)
         return Image.fromarray((deep.clip(0, 65535) >> 8).astype(np.uint8))
