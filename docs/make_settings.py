@@ -20,7 +20,6 @@ from uqgan.layouts import (
     names_of,
     runs_table,
 )
-from uqgan.methods import METHODS
 from uqgan.reproduction import Block, Column, Reproduction, reproduce
 from uqgan.results import check_origin, find_results, set_title
 
@@ -174,7 +173,7 @@ def comparison(task: str) -> str:
 
 
 def readme_tables() -> str:
-    """The README's tables: our own methods beside the paper, and all methods on the digits."""
+    """The README's table: our own methods beside the paper."""
     rows, header = [], ["", "", "accuracy", "AUROC S/F", "ECE", "AUROC near", "AUROC all", "FPR95 all"]
     for task in (task for task in tasks() if task in paper.settings()):
         found = reproduction(task)
@@ -190,21 +189,6 @@ def readme_tables() -> str:
     lacking: dict[str, list[str]] = {}
     for task in tasks():
         lacking.setdefault(names_of(reproduction(task).lacking), []).append(set_title(task))
-    without = [f"{' and '.join(which)} without {what}" for what, which in lacking.items() if what]
-    words = f"Near: the other classes of the same set. Paper and ours alike: {', '.join(without)}." if without else ""
-    return joined(table(header, rows, 2) if rows else "", words, digits_table()).strip()
-
-
-def digits_table() -> str:
-    """All methods on the embedded digits, with what each OoD set gives."""
-    if "digits" not in tasks():
-        return ""
-    found = reproduction("digits")
-    columns = [Column("accuracy"), Column("auroc", found.sets), *(Column("auroc", (name,)) for name in found.sets)]
-    rows = [
-        [METHODS[row.method].title, *(str(row.cells[column].ours or "–") for column in columns)] for row in found.rows
-    ]
-    seeds = {len(row.results) for row in found.rows}
-    n = f"{min(seeds)} seeds" if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)} seeds"
-    header = ["method", "accuracy", "all OoD sets", *map(set_title, found.sets)]
-    return joined(f"The embedded digits, 0-4 known, on a CPU ({n}), AUROC:", table(header, rows)).strip()
+    out = [f"{what} is left out of {' and '.join(which)}, in both lines." for what, which in lacking.items() if what]
+    words = " ".join(["Near: the other classes of the same set.", *out])
+    return joined(table(header, rows, 2), words).strip() if rows else ""
