@@ -23,7 +23,7 @@ from uqgan.decisions import NO_FOREIGNNESS
 from uqgan.run import Run
 
 COLUMNS = ["path", "label", "probability", "aleatoric", "epistemic", "foreignness"]
-COLUMNS += ["p_value", "decision", "set", "error"]
+COLUMNS += ["p_value", "decision", "reason", "set", "error"]
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def rows_in(file: Path) -> list[dict[str, str]]:
 def test_a_folder_becomes_a_table_and_a_verdict(cli: Cli, folder: Path, photos: Path) -> None:
     status, out, err = cli("predict", folder, photos)
     assert status == 0
-    assert "60 pictures, seen turned by EXIF, short side fitted to 32 pixels, cropped to the middle 32 × 32, " in err
+    assert "60 pictures, each turned by EXIF, short side fitted to 32 pixels, cropped to the middle 32 × 32, " in err
     lines = out.splitlines()
     assert lines[0].split() == ["path", "label", "prob.", "aleat.", "epist.", "foreign", "p", "decision", "set"]
     assert "known-00.png" in lines[1]

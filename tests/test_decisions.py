@@ -20,6 +20,7 @@ from torch.testing import assert_close
 
 from uqgan.data.toy import TOYS, Gaussians
 from uqgan.decisions import (
+    REASONS,
     WORDS,
     Calibration,
     Rule,
@@ -326,6 +327,9 @@ def test_accept_is_said_if_and_only_if_not_flagged_with_one_class_in_the_lac_set
     accepted = ~found.flagged & (lac.sum(1) == 1)
     assert [word == "accept" for word in found.words] == accepted.tolist()
     assert set(found.words) <= set(WORDS)
+    for word, reason, flag, n in zip(found.words, found.reasons, found.flagged, lac.sum(1).tolist(), strict=True):
+        expected = REASONS[1] if flag else REASONS[2] if n == 0 else REASONS[3]
+        assert reason == (expected if word == "ambiguous" else "")
     assert own or all((word == "unknown") == flag for word, flag in zip(found.words, found.flagged, strict=True))
 
 

@@ -139,7 +139,7 @@ def thumb(prediction: Prediction) -> Decisions:
     flagged, sets = prediction.epistemic > 0.5, prediction.probs > 0.3
     pairs = zip(flagged, sets.sum(1), strict=True)
     words = tuple("unknown" if strange else "accept" if n == 1 else "ambiguous" for strange, n in pairs)
-    return Decisions(1 - prediction.epistemic, flagged, words, sets, sets, "")
+    return Decisions(1 - prediction.epistemic, flagged, words, ("",) * len(words), sets, sets, "")
 
 
 def test_rates_are_shares_of_what_was_decided_per_set() -> None:

@@ -35,7 +35,8 @@ def decide(found: Prediction) -> Decisions:
     n = len(found.probs)
     sets = torch.zeros_like(found.probs, dtype=torch.bool).scatter(1, found.probs.topk(2).indices, True)
     words = tuple(WORDS[k % 3] for k in range(n))
-    return Decisions(torch.arange(n) / 1000, torch.zeros(n) > 0, words, sets, sets, "why <so>")
+    reasons = tuple("because <so>" if word == "ambiguous" else "" for word in words)
+    return Decisions(torch.arange(n) / 1000, torch.zeros(n) > 0, words, reasons, sets, sets, "why <so>")
 
 
 @pytest.fixture

@@ -24,6 +24,8 @@ from uqgan.temperature import temper
 from uqgan.uncertainty import Prediction
 
 WORDS = ("accept", "ambiguous", "unknown")
+REASONS = ("", "strange as a mixture of known classes is", "no class plausible enough", "several classes plausible")
+"""Reasons to call a sample ambiguous, after the empty one of other samples."""
 SCORES = ("epistemic", "foreignness", "aleatoric")
 SETS = ("lac", "aps")
 NO_FOREIGNNESS = (
@@ -104,6 +106,8 @@ class Decisions:
     """Mask of the samples whose p-value is at most the false-alarm rate."""
     words: tuple[str, ...]
     """accept, ambiguous or unknown."""
+    reasons: tuple[str, ...]
+    """Why a sample is ambiguous; empty for others."""
     sets: Tensor
     """Plausible classes of each sample, (batch, classes); possibly none."""
     shown: Tensor
@@ -131,10 +135,12 @@ def decide(
     unknown = flagged & ~(like_known & has_foreignness)
     accepted = ~flagged & (lac.sum(1) == 1)
     words = torch.where(unknown, 2, torch.where(accepted, 0, 1)).tolist()
+    causes = torch.where(flagged, 1, torch.where(lac.sum(1) == 0, 2, 3)) * ~(unknown | accepted)
     sets = lac if rule.sets == "lac" else aps_sets(prediction.probs, calibration, rule.coverage, seed)
     top = torch.nn.functional.one_hot(prediction.labels, prediction.probs.shape[1]).bool()
     why = "" if has_foreignness else NO_FOREIGNNESS
-    return Decisions(p_value, flagged, tuple(WORDS[word] for word in words), sets, sets | top, why)
+    reasons = tuple(REASONS[cause] for cause in causes.tolist())
+    return Decisions(p_value, flagged, tuple(WORDS[word] for word in words), reasons, sets, sets | top, why)
 
 
 def check_rule(calibration: Calibration, rule: Rule, class_names: Sequence[str] = ()) -> None:

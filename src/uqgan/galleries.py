@@ -104,4 +104,5 @@ def thumbnail(task: Task, outputs: Outputs, made: Made, place: Place) -> dict[st
         "aleatoric": float(found.aleatoric[k]),
         "epistemic": float(found.epistemic[k]),
         "p_value": float(made[ood].p_value[k]) if made else None,
+        "reason": made[ood].reasons[k] if made else "",
     }

@@ -8,6 +8,7 @@ import torch
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from uqgan import plots
+from uqgan.cells import title_of
 from uqgan.data.decode import decode
 from uqgan.data.inputs import preprocessing_in_words
 from uqgan.data.preprocessing import PixelFormat
@@ -30,6 +31,7 @@ def write_page(file: Path, run: Run, summary: Summary, pixel_format: PixelFormat
         run=run,
         summary=summary,
         galleries=galleries,
+        trained_on=title_of(run.record.plan.task),
         seen=preprocessing_in_words(pixel_format),
         drift=drift,
         why="" if run.has_foreignness else NO_FOREIGNNESS,

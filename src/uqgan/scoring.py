@@ -40,7 +40,7 @@ SCORES = ("aleatoric", "epistemic", "foreignness")
 def columns_of(class_names: Sequence[str], probabilities: bool) -> list[str]:
     """Column names of a row."""
     each = [f"probability_{name}" for name in class_names] if probabilities else []
-    return ["path", "label", "probability", *each, *SCORES, "p_value", "decision", "set", "error"]
+    return ["path", "label", "probability", *each, *SCORES, "p_value", "decision", "reason", "set", "error"]
 
 
 def chunk_size(run: Run) -> int:
@@ -127,11 +127,12 @@ def printable(file: str) -> str:
 
 
 def decision_cells(decisions: Decisions | None, n: int, class_names: Sequence[str]) -> list[Sequence[Any]]:
-    """p-values, words and sets of classes; all None without decisions."""
+    """p-values, words, reasons and sets of classes; all None without decisions."""
     if decisions is None:
-        return [[None] * n] * 3
+        return [[None] * n] * 4
     sets = [[name for name, inside in zip(class_names, row, strict=True) if inside] for row in decisions.shown.tolist()]
-    return [decisions.p_value.tolist(), decisions.words, sets]
+    reasons = [reason or None for reason in decisions.reasons]
+    return [decisions.p_value.tolist(), decisions.words, reasons, sets]
 
 
 def numbers(column: Tensor) -> list[float]:

@@ -17,7 +17,7 @@ GROUP = 65_536
 """Number of rows per group in a Parquet file."""
 LISTS = ("set",)
 """Columns of lists of text; those in TEXT are text, all others numbers."""
-TEXT = ("path", "label", "decision", "error")
+TEXT = ("path", "label", "decision", "reason", "error")
 CHANGED = {"columns": "other columns (with or without --probabilities)", "rule": "another rule (uqgan calibrate)"}
 """Facts too long to be printed, in words."""
 _compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode

@@ -90,7 +90,7 @@ def predict(
         with voice.busy(f"loading {run}"):
             loaded = machine.load(run)
             pixel_format, total = pixel_format_of(loaded.record.plan.shape), sources.count()
-        voice.say(f"{count(total, 'picture')}, seen {preprocessing_in_words(pixel_format)}")
+        voice.say(f"{count(total, 'picture')}, each {preprocessing_in_words(pixel_format)}")
         decides = can_decide(loaded, voice, needed=bool(results.copy_to or results.page))
         job = Job(loaded, sources, total, pixel_format, seed, decides, results.probabilities)
         summary = score_all(job, results, nodes, voice)
@@ -233,7 +233,7 @@ def plain(sentence: str) -> None:
 def show_first(summary: "Summary") -> None:
     """Table of the first rows, with the number of further ones."""
     out = Console(highlight=False)
-    kept = [name for name in summary.columns if name != "error"]
+    kept = [name for name in summary.columns if name not in ("reason", "error")]
     titles = (Column(SHORT.get(name, name), overflow="fold", no_wrap=name == "path") for name in kept)
     table = Table(*titles, box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for row in summary.first:
