@@ -153,9 +153,9 @@ class Method:
         self, shape: tuple[int, ...], n_classes: int, config: Config, user_classifier: nn.Module | None = None
     ) -> Predictor:
         """Untrained networks of the method; each member gets a copy of a user-supplied classifier."""
-        return self._predictor(
-            [self._networks(shape, n_classes, config, user_classifier) for _ in range(self.members)], n_classes
-        )
+        config = self.recipe_config(config)
+        members = [self._networks(shape, n_classes, config, user_classifier) for _ in range(self.members)]
+        return self._predictor(members, n_classes)
 
     def fit(self, task: Task, config: Config, log: Log, user_classifier: nn.Module | None = None) -> Predictor:
         """Train on the device that holds the task's data."""
@@ -209,7 +209,7 @@ class Method:
     def _networks(
         self, shape: tuple[int, ...], n_classes: int, config: Config, user_classifier: nn.Module | None
     ) -> Networks:
-        nets = self.recipe.networks(shape, n_classes, self.recipe_config(config), self.dropout, user_classifier)
+        nets = self.recipe.networks(shape, n_classes, config, self.dropout, user_classifier)
         if self.passes > 1 and not nets.draws:
             raise UsageError(f"{self.title}: passes = {self.passes}: its networks have nothing to draw (set dropout)")
         return nets
