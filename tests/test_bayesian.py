@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from uqgan.acceleration import adam
 from uqgan.config import BayesConfig, parse
 from uqgan.errors import UsageError
-from uqgan.losses import log_scale_mixture, minibatch_share, sampled_log_density
+from uqgan.losses import log_scale_mixture, log_variational_density, minibatch_share
 from uqgan.methods import METHODS
 from uqgan.methods.bayes import BayesianNetworks, divergence
 from uqgan.models.bayesian import to_bayesian
@@ -26,7 +26,7 @@ def sampled_kl(mean: float, scale: float, prior: tuple[float, float, float], n: 
     """Mean over many draws of log q(w) - log p(w), and its standard error."""
     noise = torch.randn(n, dtype=torch.float64)
     s = torch.full_like(noise, scale)
-    values = sampled_log_density(noise, s) - log_scale_mixture(mean + s * noise, *prior)
+    values = log_variational_density(noise, s) - log_scale_mixture(mean + s * noise, *prior)
     return float(values.mean()), float(values.std()) / math.sqrt(n)
 
 
