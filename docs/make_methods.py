@@ -44,6 +44,7 @@ def facts(name: str) -> str:
         "aleatoric": aleatoric,
         "epistemic": epistemic,
         "needs outliers": "yes" if method.sees_ood else "no",
+        **({"dropout rate": shown(method.dropout)} if method.dropout else {}),
         "passes per sample": str(method.passes * method.members),
         "networks": str(method.members),
         "recipe and reading": f"`{source(method)}`, `uncertainty.{method.reading.__name__}`",

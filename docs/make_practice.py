@@ -21,7 +21,8 @@ interval)."""
 BACKBONES = """## User-supplied networks
 
 `python benchmarks/backbone.py TASK`: the same network for every method. AUROC over all OoD sets. Real and generated
-samples pass the classifier mixed in one batch, which batch norm needs."""
+samples pass the classifier mixed in one batch; `uqgan` has the better AUROC with group norm
+([more](methods.md#a-user-supplied-classifier))."""
 
 
 def toys() -> str:

@@ -1,6 +1,7 @@
 """Networks with random weights, and the divergence of these from their prior."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,16 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate, stats
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.testing import assert_close
 
+from uqgan import training
 from uqgan.acceleration import adam
-from uqgan.config import BayesConfig, parse
+from uqgan.config import BayesConfig, load_config, parse
+from uqgan.data.tasks import load_task
 from uqgan.errors import UsageError
-from uqgan.losses import log_scale_mixture, minibatch_share, sampled_log_density
-from uqgan.methods import METHODS
+from uqgan.log import Log
+from uqgan.losses import log_scale_mixture, log_variational_density, minibatch_share
+from uqgan.methods import METHODS, bayes
 from uqgan.methods.bayes import BayesianNetworks, divergence
 from uqgan.models.bayesian import to_bayesian
 from uqgan.models.classifiers import MLP, LeNet, ResNet
+from uqgan.training import minimize
 
 PRIOR = (0.75, 0.1, 5e-4)
 
@@ -26,7 +32,7 @@ def sampled_kl(mean: float, scale: float, prior: tuple[float, float, float], n: 
     """Mean over many draws of log q(w) - log p(w), and its standard error."""
     noise = torch.randn(n, dtype=torch.float64)
     s = torch.full_like(noise, scale)
-    values = sampled_log_density(noise, s) - log_scale_mixture(mean + s * noise, *prior)
+    values = log_variational_density(noise, s) - log_scale_mixture(mean + s * noise, *prior)
     return float(values.mean()), float(values.std()) / math.sqrt(n)
 
 
@@ -130,6 +136,26 @@ def test_weight_decay_leaves_the_scales_alone() -> None:
     assert decays[id(nets.net.rho)] == 0.0
     assert {decays[id(mean)] for mean in nets.net.net.parameters()} == {0.1}
     assert len(decays) == len(list(nets.parameters()))
+
+
+def test_training_lowers_the_rate_every_epoch_and_decays_all_weights_but_the_scales(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moons, few = load_task("moons"), torch.arange(6)
+    task = replace(moons, train=moons.train[few], validation=moons.validation[few])
+    settings = {"epochs": 3, "batch_size": 4, "lr": 0.3, "end_lr": 0.03, "weight_decay": 0.1}
+    config = load_config("moons", overrides={"bayes": settings})
+    nets, rates, decays = bayes.networks((2,), 2, config, 0.0, None), [], set()
+
+    def watched(optimizer: Optimizer, loss: Tensor) -> None:
+        rates.append(optimizer.param_groups[0]["lr"])
+        decays.update((weight, group["weight_decay"]) for group in optimizer.param_groups for weight in group["params"])
+        minimize(optimizer, loss)
+
+    monkeypatch.setattr(training, "minimize", watched)
+    bayes.fit(nets, task, config, Log(), [])
+    assert rates == pytest.approx([0.3, 0.3, 0.21, 0.21, 0.12, 0.12])
+    assert decays == {(nets.net.rho, 0.0)} | {(mean, 0.1) for mean in nets.net.net.parameters()}
 
 
 @pytest.mark.parametrize("net", [nn.BatchNorm1d(2), nn.Sequential(nn.Linear(2, 2)).requires_grad_(False)])

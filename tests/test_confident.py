@@ -137,11 +137,20 @@ def test_each_phase_changes_its_own_network_alone(joint: JointTraining) -> None:
         assert reached == [name], "no gradient is computed for the others"
 
 
-def test_batch_norms_are_in_training_mode_in_all_phases(joint: JointTraining) -> None:
+def test_batch_norms_are_in_training_mode_in_all_phases() -> None:
+    config = parse({"classifier": "lenet", "autoencoder": {"kind": "small"}})
+    joint = JointTraining(networks((1, 32, 32), 3, config, 0.0, None), *make_gan((1, 32, 32), 100, 16), config, print)
     seen: list[bool] = []
-    joint.G.register_forward_hook(lambda net, *_: seen.append(net.training))
-    joint.step(torch.randn(8, 2), torch.randint(3, (8,)))
-    assert seen == [True] * 3
+    for layer in (*joint.G.modules(), *joint.D.modules()):
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.register_forward_hook(lambda layer, *_: seen.append(layer.training))
+    joint.step(torch.rand(4, 1, 32, 32), torch.randint(3, (4,)))
+    assert seen == [True] * (3 * 3 + 3 * 3), "three batch norms of G and of D, three passes each"
+
+
+def test_adam_of_generator_and_discriminator_is_that_of_dcgan(joint: JointTraining) -> None:
+    found = [(o.defaults["betas"], o.defaults["weight_decay"]) for o in (joint.opt_C, joint.opt_G, joint.opt_D)]
+    assert found == [((0.9, 0.999), 2e-4), ((0.5, 0.999), 0.0), ((0.5, 0.999), 0.0)]
 
 
 def test_learning_rates_fall_to_a_tenth_at_60_percent_of_the_epochs(joint: JointTraining) -> None:

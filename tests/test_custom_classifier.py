@@ -1,5 +1,6 @@
 """Any network can be handed in as classifier."""
 
+import io
 import re
 import sys
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from torch import Tensor, nn
 
 import uqgan
@@ -95,11 +97,27 @@ def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
 
 
+def watch_starts(method: str, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Tensor]]:
+    """The weights that each training of the method will start from."""
+    recipe, starts = METHODS[method].recipe, []
+    fit = recipe.fit
+
+    def watched(nets: Networks, *rest: Any) -> None:
+        starts.append(weights_of(users_net(nets)))
+        fit(nets, *rest)
+
+    monkeypatch.setattr(recipe, "fit", watched)
+    return starts
+
+
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_trains_copies_of_it_from_its_weights(method: str, moons: Task) -> None:
-    net = MyNet()
+def test_every_method_trains_copies_of_it_from_its_weights(
+    method: str, moons: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net, starts = MyNet(), watch_starts(method, monkeypatch)
     before = weights_of(net)
     first, second = (uqgan.fit(method, moons, classifier=net, config=QUICK) for _ in range(2))
+    assert [same(start, before) for start in starts] == [j == 0 for j in range(METHODS[method].members)] * 2
     assert same(weights_of(net), before)
     assert net.training
     assert same(weights_of(first.record.predictor), weights_of(second.record.predictor))
@@ -108,8 +126,45 @@ def test_every_method_trains_copies_of_it_from_its_weights(method: str, moons: T
         assert trained.keys() == before.keys()
         assert not same(trained, before)
     assert first.predict(moons.test.x[:7]).probs.shape == (7, 2)
-    start = METHODS[method].assemble((2,), 2, Config(), net).members
-    assert all(same(weights_of(users_net(member)), before) for member in start)
+
+
+@pytest.mark.parametrize("method", ["ensemble", "uqgan-ensemble"])
+def test_members_of_an_ensemble_start_apart_but_for_what_is_frozen_or_cannot_be_drawn(
+    method: str, moons: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net, heard = MyNet(), io.StringIO()
+    net.frozen, net.shift = nn.Linear(2, 2).requires_grad_(False), nn.Parameter(torch.randn(2))
+    net.hidden[1].weight.data.normal_()  # as after a training
+    starts = watch_starts(method, monkeypatch)
+    uqgan.fit(method, moons, classifier=net, config=QUICK, console=Console(file=heard, width=200))
+    first, *others = starts
+    assert same(first, weights_of(net))
+    for key in first:
+        drawn = len({tuple(start[key].flatten().tolist()) for start in starts})
+        assert drawn == (5 if key.startswith(("hidden.0", "head")) else 2 if key == "hidden.1.weight" else 1), key
+    assert all((start["hidden.1.weight"] == 1).all() for start in others)
+    said = "MyNet: no reset_parameters draws 1 weight anew, such as shift: equal at the start of all members"
+    assert heard.getvalue().count(f"classifier = {said}\n") == heard.getvalue().count("equal at the start") == 1
+
+
+def test_a_networks_own_start_comes_after_those_of_its_layers_and_leaves_frozen_weights_alone() -> None:
+    class Own(MyNet):
+        def reset_parameters(self) -> None:
+            nn.init.constant_(self.head.weight, 7.0)
+
+    net = UserClassifier(Own(), (2,), 2)
+    assert net.start_anew() == []
+    assert (net.net.head.weight == 7).all()
+    net.net.head.requires_grad_(False).weight.fill_(3.0)
+    before = weights_of(net.net)
+    net.start_anew()
+    changed = [key for key, value in net.net.named_parameters() if not torch.equal(value, before[key])]
+    assert changed == ["hidden.0.weight", "hidden.0.bias"]
+
+
+def test_weights_that_reset_parameters_does_not_reach_are_named() -> None:
+    net = UserClassifier(nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)), (2,), 2)
+    assert net.start_anew() == ["parametrizations.weight.original0", "parametrizations.weight.original1"]
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -25,6 +25,25 @@ def test_every_method_has_all_facts(name: str) -> None:
     assert re.search(r"(19|20)\d\d$|^ours", facts["reference"])
 
 
+def test_dropout_passes_members_and_readings_are_those_of_the_paper() -> None:
+    found = {name: (m.dropout, m.passes, m.members, m.reading.__name__) for name, m in METHODS.items()}
+    assert found == {
+        "uqgan": (0.0, 1, 1, "read_one_vs_all"),
+        "uqgan-mc": (0.5, 50, 1, "read_one_vs_all"),
+        "one-vs-all": (0.0, 1, 1, "read_one_vs_all"),
+        "max-softmax": (0.0, 1, 1, "read_max_softmax"),
+        "entropy": (0.0, 1, 1, "read_entropy"),
+        "bayes": (0.0, 50, 1, "read_mutual_information"),
+        "mc-dropout": (0.5, 50, 1, "read_entropy"),
+        "ensemble": (0.0, 1, 5, "read_entropy"),
+        "confident": (0.0, 1, 1, "read_entropy"),
+        "gen-sensoy": (0.0, 1, 1, "read_dirichlet"),
+        "entropy-oracle": (0.0, 1, 1, "read_entropy"),
+        "ova-oracle": (0.0, 1, 1, "read_one_vs_all"),
+        "uqgan-ensemble": (0.0, 1, 5, "read_one_vs_all"),
+    }
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_it_needs_outliers_if_it_trains_on_them(name: str) -> None:
     assert facts_of(name)["needs_outliers"] is METHODS[name].sees_ood

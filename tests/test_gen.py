@@ -7,8 +7,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 from torch.distributions import Dirichlet, Normal, kl_divergence
+from torch.optim import Optimizer
 from torch.testing import assert_close
 
 import uqgan
@@ -31,7 +32,7 @@ def n_weights(net: nn.Module) -> int:
 
 @pytest.fixture
 def joint() -> JointTraining:
-    config = load_config("moons", overrides={"gen": {"dim": 3, "autoencoder_steps": 2}})
+    config = load_config("moons", overrides={"gen": {"dim": 3, "autoencoder_steps": 2, "lr": 5e-4}})
     return JointTraining(networks((2,), 3, config, 0.0, None), AuxiliaryNetworks((2,), config.gen), config, print)
 
 
@@ -187,6 +188,30 @@ def test_each_phase_changes_its_own_network_alone(joint: JointTraining) -> None:
             pairs = zip(net.parameters(), before[key], strict=True)
             assert any(not torch.equal(a, b) for a, b in pairs) == (key == name)
             assert any(weight.grad is not None for weight in net.parameters()) == (key == name)
+
+
+def test_each_network_has_the_papers_optimiser_and_number_of_steps(
+    joint: JointTraining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nets = {"C": joint.C, "A": joint.A, "G": joint.G, "D_code": joint.D_code, "D_image": joint.D_image}
+    name_of = {next(net.parameters()): name for name, net in nets.items()}
+    steps: list[tuple[str, str, float, float]] = []
+
+    def watched(optimizer: Optimizer, loss: Tensor) -> None:
+        (group,) = optimizer.param_groups
+        kind, name = type(optimizer).__name__, name_of[group["params"][0]]
+        steps.append((name, kind, group["lr"], group["weight_decay"]))
+        training.minimize(optimizer, loss)
+
+    monkeypatch.setattr(gen, "minimize", watched)
+    joint.step(torch.randn(8, 2), torch.randint(3, (8,)))
+    assert steps == [
+        ("C", "Adam", 5e-4, 1e-3),
+        *[("A", "Adam", 1e-3, 0.0)] * 2,
+        ("D_code", "RMSprop", 1e-4, 2e-4),
+        ("D_image", "RMSprop", 1e-4, 2e-4),
+        ("G", "RMSprop", 1e-4, 0.0),
+    ]
 
 
 def blobs(n_classes: int, n: int) -> Dataset:

@@ -1,3 +1,5 @@
+from collections.abc import Iterable
+
 import pytest
 import torch
 from torch import nn
@@ -114,3 +116,16 @@ def test_lenet_drops_before_each_activation_and_not_after_its_last_layer() -> No
     names = [type(layer).__name__ for layer in make_classifier("lenet", MNIST, 5, 0.5).children()]
     stage, hidden = ["Conv2d", "Dropout", "ReLU", "MaxPool2d"], ["Linear", "Dropout", "ReLU"]
     assert names == [*stage, *stage, "Flatten", *hidden, *hidden, "Linear"]
+
+
+def test_the_resnet_drops_after_each_convolution_and_not_before_its_last_layer() -> None:
+    def names(layers: Iterable[nn.Module]) -> list[str]:
+        return [type(layer).__name__ for layer in layers]
+
+    path, *head = make_classifier("resnet", CIFAR, 5, 0.5).children()
+    assert names(path.children()) == ["Conv2d", "Dropout", *["DownBlock"] * 3]
+    assert names(head) == ["Flatten", "Linear"]
+    stage = ["LayerNorm", "LeakyReLU", "Conv2d", "Dropout"]
+    for block in list(path.children())[2:]:
+        assert names(block.shortcut) == ["AvgPool2d", "Conv2d", "Dropout"]
+        assert names(block.main) == [*stage, *stage, "AvgPool2d"]

@@ -74,6 +74,7 @@ def test_every_method_has_a_page_in_the_overview_and_in_the_navigation() -> None
 def test_the_tables_on_the_page_of_a_method_are_those_of_the_program(page: Path) -> None:
     text = page.read_text()
     assert text == make_methods.filled(page.stem, text), "run `make results`"
+    assert ("| dropout rate | 0.5 |" in text) == (METHODS[page.stem].dropout == 0.5)
     for file in re.findall(r"`(src/[^`]+)`", text):
         assert (ROOT / file).exists(), file
     headings = re.findall(r"^## (.*)", text, re.M)

@@ -15,10 +15,11 @@ from torch import nn
 import uqgan
 from uqgan.acceleration import adam
 from uqgan.checkpoint import Best, Stopped
-from uqgan.config import load_config
+from uqgan.config import Config, load_config
 from uqgan.data.dataset import Dataset
 from uqgan.errors import Interrupted, RunFailed
 from uqgan.log import Log
+from uqgan.methods import METHODS
 from uqgan.networks import Networks
 from uqgan.progress import spell
 from uqgan.training import Stage, accuracy_on, decay, frozen, memory_advice, minimize, set_lr
@@ -68,6 +69,15 @@ def test_best_keeps_the_last_of_equal_values() -> None:
 def test_accuracy_is_the_share_of_right_answers() -> None:
     data = Dataset(torch.eye(4), torch.tensor([0, 1, 2, 0]))
     assert accuracy_on(Networks(nn.Identity()), data, lambda logits: logits.softmax(-1)) == 0.75
+
+
+@pytest.mark.parametrize(("method", "draws"), [("mc-dropout", 8), ("uqgan-mc", 8), ("bayes", 8), ("entropy", 1)])
+def test_networks_that_draw_masks_or_weights_are_validated_by_eight_draws(method: str, draws: int) -> None:
+    nets, seen = METHODS[method].assemble((2,), 2, Config()).networks[0], []
+    logits = nets.logits
+    nets.logits = lambda x, n: seen.append(n) or logits(x, n)
+    accuracy_on(nets, Dataset(torch.randn(4, 2), torch.tensor([0, 1, 0, 1])), lambda logits: logits.softmax(-1))
+    assert sum(seen) == draws
 
 
 def test_the_same_seed_gives_the_same_log_and_weights(tmp_path: Path) -> None:

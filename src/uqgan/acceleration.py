@@ -165,8 +165,9 @@ def adam(
     weight_decay: float = 0.0,
     one_kernel: bool = False,
     undecayed: Sequence[nn.Parameter] = (),
+    lr: float = 0.0,
 ) -> Adam:
-    """Adam over a network's weights, with no weight decay on `undecayed` ones; `set_lr` sets its learning rate."""
+    """Adam over a network's weights, with no weight decay on `undecayed` ones; `set_lr` changes its learning rate."""
     excluded = {id(weight) for weight in undecayed}
     decayed = [weight for weight in net.parameters() if id(weight) not in excluded]
     weights: list[dict[str, Any]] = [{"params": decayed}]
@@ -174,24 +175,24 @@ def adam(
         weights.append({"params": list(undecayed), "weight_decay": 0.0})
     device = decayed[0].device
     if device.type != "cuda":
-        return Adam(weights, 0.0, betas, weight_decay=weight_decay, fused=True)
-    lr = torch.tensor(0.0, device=device)
+        return Adam(weights, lr, betas, weight_decay=weight_decay, fused=True)
+    rate = torch.tensor(lr, device=device)
     if not one_kernel:
-        return Adam(weights, lr, betas, weight_decay=weight_decay, fused=True, capturable=True)
+        return Adam(weights, rate, betas, weight_decay=weight_decay, fused=True, capturable=True)
     # One compiled kernel for all weights; the fused one assigns 65,536 weights to a block, which leaves most SMs idle.
-    optimizer = Adam(weights, lr, betas, weight_decay=weight_decay, foreach=True, capturable=True)
+    optimizer = Adam(weights, rate, betas, weight_decay=weight_decay, foreach=True, capturable=True)
     step = getattr(Adam.step, "__wrapped__", Adam.step)  # without the profiler's hook, which cannot be compiled
     optimizer.step = compile_without_limit(MethodType(step, optimizer))  # type: ignore[method-assign]
     return optimizer
 
 
-def rmsprop(net: nn.Module, weight_decay: float = 0.0) -> RMSprop:
-    """RMSprop over a network's weights; `set_lr` sets its learning rate."""
+def rmsprop(net: nn.Module, lr: float, weight_decay: float = 0.0) -> RMSprop:
+    """RMSprop over a network's weights."""
     weights = list(net.parameters())
     if weights[0].device.type != "cuda":
-        return RMSprop(weights, 0.0, weight_decay=weight_decay)
-    lr = torch.tensor(0.0, device=weights[0].device)
-    return RMSprop(weights, lr, weight_decay=weight_decay, foreach=True, capturable=True)
+        return RMSprop(weights, lr, weight_decay=weight_decay)
+    rate = torch.tensor(lr, device=weights[0].device)
+    return RMSprop(weights, rate, weight_decay=weight_decay, foreach=True, capturable=True)
 
 
 def keep_freed_memory() -> None:

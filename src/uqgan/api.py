@@ -53,7 +53,8 @@ def fit(
     to resume from and, after the first validation, the best classifier so far.
 
     `classifier` is a network's name, or your network: float images in [0, 1] (samples, channels, height, width), or
-    points (samples, 2), to logits (samples, classes). It is not changed; copies are trained, starting from its weights.
+    points (samples, 2), to logits (samples, classes). It is not changed; copies are trained, starting from its weights,
+    but for the members of an ensemble after the first, which draw new ones.
     """
     if isinstance(classifier, str):
         settings, classifier = settings | {"classifier": classifier}, None

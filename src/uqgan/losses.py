@@ -131,8 +131,8 @@ def log_scale_mixture(w: Tensor, share: float, wide: float, narrow: float) -> Te
     return joined - 0.5 * math.log(2 * math.pi)
 
 
-def sampled_log_density(noise: Tensor, scale: Tensor) -> Tensor:
-    """Log-density of the weights μ + scale·noise under N(μ, scale²), which does not depend on μ."""
+def log_variational_density(noise: Tensor, scale: Tensor) -> Tensor:
+    """log q(w|μ, σ): log-density of weights drawn as w = μ + σ·noise under N(μ, σ²), in which μ cancels."""
     return -scale.log() - 0.5 * noise.square() - 0.5 * math.log(2 * math.pi)
 
 

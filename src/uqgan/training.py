@@ -24,7 +24,7 @@ from uqgan.networks import Networks
 from uqgan.shapes import Images, Labels, Logits, Probs, Scalar
 
 VALIDATION_DRAWS = 8
-"""Number of draws in a validation of a network with MC dropout (decision 0013)."""
+"""Number of draws in a validation of a network that draws dropout masks or weights (decision 0013)."""
 SAVE_SECONDS = 20.0
 """Interval between saved states: about the most work, in seconds, that a killed run loses."""
 

@@ -15,7 +15,7 @@ from uqgan.acceleration import prepare
 from uqgan.config import BayesConfig, Config
 from uqgan.data.tasks import Task
 from uqgan.log import Log
-from uqgan.losses import cross_entropy_loss, log_scale_mixture, minibatch_share, sampled_log_density
+from uqgan.losses import cross_entropy_loss, log_scale_mixture, log_variational_density, minibatch_share
 from uqgan.models.bayesian import BayesianNet, to_bayesian
 from uqgan.models.classifiers import make_classifier
 from uqgan.models.user import UserClassifier
@@ -64,8 +64,9 @@ def networks(
 
 def divergence(noise: Tensor, scales: Tensor, weights: Tensor, settings: BayesConfig) -> Scalar:
     """log q(w) - log p(w) of one draw: an estimate of KL(q‖p)."""
-    prior = log_scale_mixture(weights, settings.prior_share, settings.prior_wide, settings.prior_narrow)
-    return sampled_log_density(noise, scales).sum() - prior.sum()
+    log_q = log_variational_density(noise, scales)
+    log_p = log_scale_mixture(weights, settings.prior_share, settings.prior_wide, settings.prior_narrow)
+    return log_q.sum() - log_p.sum()
 
 
 def fit(nets: Networks, task: Task, config: Config, log: Log, outliers: Sequence[Tensor]) -> None:

@@ -35,7 +35,7 @@ class JointTraining:
         self.C, self.G, self.D, self.settings = nets.classifier, G, D, config.confident
         self.call = CompiledCalls(next(G.parameters()).device, config.compiles, say)
         one_kernel = config.compile == "always"
-        self.opt_C = adam(self.C, (0.9, 0.999), self.settings.weight_decay, one_kernel, nets.undecayed)
+        self.opt_C = adam(self.C, weight_decay=self.settings.weight_decay, one_kernel=one_kernel)
         self.opt_G = adam(G, GAN_BETAS, one_kernel=one_kernel)
         self.opt_D = adam(D, GAN_BETAS, one_kernel=one_kernel)
 

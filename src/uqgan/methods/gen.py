@@ -27,7 +27,7 @@ from uqgan.models.gen import CODERS, Perturbation, code_discriminator, image_dis
 from uqgan.networks import Networks, logits_of_both
 from uqgan.networks import classifier_only as networks
 from uqgan.shapes import Codes, Images, Labels, Scalar
-from uqgan.training import Stage, accuracy_on, frozen, memory_advice, minimize, set_lr
+from uqgan.training import Stage, accuracy_on, frozen, memory_advice, minimize
 from uqgan.uncertainty import concentration, expected_probs
 
 __all__ = ["SETTINGS", "USES", "fit", "networks"]
@@ -62,15 +62,11 @@ class JointTraining:
         self.D_code, self.D_image = aux.D_code, aux.D_image
         self.call = CompiledCalls(next(aux.parameters()).device, config.compiles, say)
         one_kernel = config.compile == "always"
-        self.opt_C = adam(self.C, (0.9, 0.999), settings.weight_decay, one_kernel, nets.undecayed)
-        self.opt_A = adam(self.A, one_kernel=one_kernel)
-        self.opt_G = rmsprop(self.G)
-        self.opt_code = rmsprop(self.D_code, settings.gan_weight_decay)
-        self.opt_image = rmsprop(self.D_image, settings.gan_weight_decay)
-        for optimizer in (self.opt_G, self.opt_code, self.opt_image):
-            set_lr(optimizer, settings.gan_lr)
-        set_lr(self.opt_A, settings.autoencoder_lr)
-        set_lr(self.opt_C, settings.lr)
+        self.opt_C = adam(self.C, lr=settings.lr, weight_decay=settings.weight_decay, one_kernel=one_kernel)
+        self.opt_A = adam(self.A, lr=settings.autoencoder_lr, one_kernel=one_kernel)
+        self.opt_code = rmsprop(self.D_code, settings.gan_lr, settings.gan_weight_decay)
+        self.opt_image = rmsprop(self.D_image, settings.gan_lr, settings.gan_weight_decay)
+        self.opt_G = rmsprop(self.G, settings.gan_lr)
 
     def step(self, x: Images, y: Labels) -> dict[str, Scalar]:
         classifier = self.train_classifier(x, y)

@@ -13,10 +13,11 @@ from uqgan.acceleration import compiled, in_bf16, keep_freed_memory, local_seed
 from uqgan.config import Config
 from uqgan.data.dataset import CHUNK, as_input, equal_chunks
 from uqgan.data.tasks import Task
-from uqgan.errors import UsageError
+from uqgan.errors import UsageError, count
 from uqgan.files import cache_folder
 from uqgan.log import Log
 from uqgan.methods.parallel import PARALLEL_FROM_SECONDS, train_in_parallel
+from uqgan.models.user import UserClassifier
 from uqgan.networks import Networks
 from uqgan.shapes import DrawnLogits, Images, Labels, Prior
 from uqgan.uncertainty import Prediction, Reading
@@ -152,9 +153,9 @@ class Method:
         self, shape: tuple[int, ...], n_classes: int, config: Config, user_classifier: nn.Module | None = None
     ) -> Predictor:
         """Untrained networks of the method; each member gets a copy of a user-supplied classifier."""
-        return self._predictor(
-            [self._networks(shape, n_classes, config, user_classifier) for _ in range(self.members)], n_classes
-        )
+        config = self.recipe_config(config)
+        members = [self._networks(shape, n_classes, config, user_classifier) for _ in range(self.members)]
+        return self._predictor(members, n_classes)
 
     def fit(self, task: Task, config: Config, log: Log, user_classifier: nn.Module | None = None) -> Predictor:
         """Train on the device that holds the task's data."""
@@ -176,8 +177,10 @@ class Method:
     def _fit_member(self, j: int, task: Task, config: Config, log: Log, user_classifier: nn.Module | None) -> Networks:
         its_log = log if self.members == 1 else log.of_member(j, self._seeds(log)[j])
         torch.manual_seed(its_log.seed)
-        nets = self._networks(task.shape, task.n_classes, config, user_classifier).to(task.train.x.device)
-        nets.make_fast(config)
+        nets = self._networks(task.shape, task.n_classes, config, user_classifier)
+        if j > 0:
+            _start_anew(nets, its_log)
+        nets.to(task.train.x.device).make_fast(config)
         train = partial(self.recipe.fit, nets, task, config, its_log, self._outliers(task))
         if user_classifier is None and not config.fresh:
             train_once(nets, NETWORKS, self._key(task, config, its_log.seed), task, its_log, train)
@@ -206,7 +209,7 @@ class Method:
     def _networks(
         self, shape: tuple[int, ...], n_classes: int, config: Config, user_classifier: nn.Module | None
     ) -> Networks:
-        nets = self.recipe.networks(shape, n_classes, self.recipe_config(config), self.dropout, user_classifier)
+        nets = self.recipe.networks(shape, n_classes, config, self.dropout, user_classifier)
         if self.passes > 1 and not nets.draws:
             raise UsageError(f"{self.title}: passes = {self.passes}: its networks have nothing to draw (set dropout)")
         return nets
@@ -232,3 +235,11 @@ class Method:
         modes = [in_bf16(config.precision, device), config.compiles and device.type == "cuda"]
         sections = {name: getattr(config, name).model_dump() for name in self.recipe.SETTINGS}
         return data_key(task, [*switches, *modes, sections], seed, self._outliers(task))
+
+
+def _start_anew(nets: Networks, log: Log) -> None:
+    """Give a user-supplied classifier a start of its own: copies of one start would agree too much."""
+    for net in nets.modules():
+        if isinstance(net, UserClassifier) and (kept := net.start_anew()) and log.member == 1:
+            drawn = f"no reset_parameters draws {count(len(kept), 'weight')} anew, such as {kept[0]}"
+            log.say(f"classifier = {net.name}: {drawn}: equal at the start of all members")

@@ -39,6 +39,22 @@ class UserClassifier(nn.Module):
                 layer.train()
         return self
 
+    def start_anew(self) -> list[str]:
+        """Draw new weights by the layers' `reset_parameters`; returns the names of those that stay as they were.
+
+        Frozen weights stay by intention, and are not named; nor are constants, such as the ones of an untrained norm.
+        """
+        given = {name: weight.detach().clone() for name, weight in self.net.named_parameters()}
+        for layer in reversed(list(self.net.modules())):  # a network's own start comes after those of its layers
+            reset = getattr(layer, "reset_parameters", None)
+            if callable(reset) and {weight.requires_grad for weight in layer.parameters()} == {True}:
+                reset()
+        return [
+            name
+            for name, weight in self.net.named_parameters()
+            if weight.requires_grad and torch.equal(weight, given[name]) and (weight != weight.flatten()[:1]).any()
+        ]
+
     def _dropout(self) -> list[nn.Module]:
         return [layer for layer in self.net.modules() if isinstance(layer, DROPOUTS) and layer.p > 0]
 
