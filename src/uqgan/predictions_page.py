@@ -8,10 +8,10 @@ import torch
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from uqgan import plots
-from uqgan.cells import title_of
 from uqgan.data.decode import decode
 from uqgan.data.inputs import preprocessing_in_words
 from uqgan.data.preprocessing import PixelFormat
+from uqgan.data.tasks import is_user_data
 from uqgan.decisions import NO_FOREIGNNESS, WORDS
 from uqgan.files import write_text
 from uqgan.run import Run
@@ -27,11 +27,12 @@ def write_page(file: Path, run: Run, summary: Summary, pixel_format: PixelFormat
     galleries = {
         word: [_thumbnail(row, summary.columns, pixel_format) for row in summary.chosen(word)] for word in WORDS
     }
+    task = run.record.plan.task
     page = pages.get_template("predictions.html.jinja").render(
         run=run,
         summary=summary,
         galleries=galleries,
-        trained_on=title_of(run.record.plan.task),
+        trained_on=Path(task).name if is_user_data(task) else task,
         seen=preprocessing_in_words(pixel_format),
         drift=drift,
         why="" if run.has_foreignness else NO_FOREIGNNESS,
