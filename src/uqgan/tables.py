@@ -4,6 +4,7 @@ import csv
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from uqgan.files import disk_failure, written
 
 Row = list[Any]
 """Values in the order of the columns: text, numbers, lists of text, None."""
+Write = Callable[[Sequence[Row]], None]
 GROUP = 65_536
 """Number of rows per group in a Parquet file."""
 LISTS = ("set",)
@@ -24,10 +26,10 @@ _compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class Table:
-    """Rows saved in FILE.part, one per line, until FILE is written from them.
+    """Rows written into a hidden draft of FILE, which becomes FILE in the end, and saved in FILE.part, one per line.
 
-    They come in chunks, of which a killed process loses at most one. The first line holds the facts they depend on:
-    rows with other facts are not appended.
+    They come in chunks, of which a killed process loses at most one. The first line of FILE.part holds the facts they
+    depend on: rows with other facts are not appended.
     """
 
     def __init__(self, file: Path, columns: Sequence[str], facts: dict[str, Any], chunk: int, resume: bool) -> None:
@@ -45,14 +47,20 @@ class Table:
             raise UsageError(f"output = {file}: another process is writing it (choose another file)") from None
         except OSError as error:
             raise disk_failure(file, error) from error
+        whole = Path(os.path.realpath(file))  # beside the target of a link
+        self._draft, self._open = whole.with_name(f".{whole.name}.draft"), ExitStack()
         try:
             self.n = self._begin(chunk, resume)
-            self._lines = self.part.open("ab", buffering=0)
+            self._lines = self._open.enter_context(self.part.open("ab", buffering=0))
+            self._write = self._open.enter_context(WRITERS[file.suffix.lower()](self._draft, self.columns))
+            rows = self.rows()
+            while group := list(islice(rows, GROUP)):
+                self._write(group)
         except OSError as error:
-            self._unlock()
+            self.close()
             raise disk_failure(self.part, error) from error
         except BaseException:
-            self._unlock()
+            self.close()
             raise
 
     def _begin(self, chunk: int, resume: bool) -> int:
@@ -93,6 +101,7 @@ class Table:
         """Save the rows of a chunk."""
         try:
             self._lines.write(b"".join(map(_line, rows)))
+            self._write(rows)
         except OSError as error:
             raise disk_failure(self.part, error) from error
         self.n += len(rows)
@@ -105,14 +114,17 @@ class Table:
                 yield json.loads(line)
 
     def finish(self) -> None:
-        """Write the file atomically."""
+        """Replace the file by the complete draft, atomically."""
         with written(self.file) as temporary:
-            WRITERS[self.file.suffix.lower()](temporary, self.columns, self.rows())
+            self._open.close()
+            self._draft.replace(temporary)
         self.part.unlink()
 
     def close(self) -> None:
-        """Release the file to other processes."""
-        self._lines.close()
+        """Delete the draft if it is not complete, and release the file to other processes."""
+        with suppress(OSError):
+            self._open.close()
+        self._draft.unlink(missing_ok=True)
         self._unlock()
 
     def _unlock(self) -> None:
@@ -135,39 +147,53 @@ def _line(value: Any) -> bytes:
     return _compact(value).encode() + b"\n"
 
 
-def write_csv(file: Path, columns: Sequence[str], rows: Iterator[Row]) -> None:
-    """Write rows with a header; lists are joined by |, and None is empty."""
-    lists = [k for k, name in enumerate(columns) if name in LISTS]
+@contextmanager
+def csv_writer(file: Path, columns: Sequence[str]) -> Iterator[Write]:
+    """Write rows below a header; lists are joined by |, and None is empty."""
+    lists = {k for k, name in enumerate(columns) if name in LISTS}
     with file.open("w", encoding="utf-8", newline="") as stream:
         lines = csv.writer(stream, lineterminator="\n")
         lines.writerow(columns)
-        for row in rows:
-            for k in lists:
-                row[k] = None if row[k] is None else "|".join(row[k])
-            lines.writerow(row)
+
+        def write(rows: Sequence[Row]) -> None:
+            lines.writerows(["|".join(v) if k in lists and v is not None else v for k, v in enumerate(r)] for r in rows)
+
+        yield write
 
 
-def write_lines(file: Path, columns: Sequence[str], rows: Iterator[Row]) -> None:
+@contextmanager
+def json_writer(file: Path, columns: Sequence[str]) -> Iterator[Write]:
     """Write rows as JSON objects, one per line."""
     with file.open("w", encoding="utf-8") as stream:
-        stream.writelines(json_line(columns, row) for row in rows)
+        yield lambda rows: stream.writelines(json_line(columns, row) for row in rows)
 
 
-def write_parquet(file: Path, columns: Sequence[str], rows: Iterator[Row]) -> None:
+@contextmanager
+def parquet_writer(file: Path, columns: Sequence[str]) -> Iterator[Write]:
     """Write rows in groups, so that few of them are in memory."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     types = [pa.list_(pa.string()) if c in LISTS else pa.string() if c in TEXT else pa.float64() for c in columns]
     schema = pa.schema(list(zip(columns, types, strict=True)))
+    waiting: list[Row] = []
     with pq.ParquetWriter(file, schema) as out:
-        while group := list(islice(rows, GROUP)):
-            cells = [pa.array(list(cell), kind) for cell, kind in zip(zip(*group, strict=True), types, strict=True)]
-            out.write_table(pa.table(cells, schema=schema))
+
+        def write(rows: Sequence[Row], least: int = GROUP) -> None:
+            waiting.extend(rows)
+            while len(waiting) >= least:
+                group = zip(*waiting[:GROUP], strict=True)
+                cells = [pa.array(list(cell), kind) for cell, kind in zip(group, types, strict=True)]
+                out.write_table(pa.table(cells, schema=schema))
+                del waiting[:GROUP]
+
+        yield write
+        if waiting:
+            write([], len(waiting))
 
 
-WRITERS: dict[str, Callable[[Path, Sequence[str], Iterator[Row]], None]] = {
-    ".csv": write_csv,
-    ".jsonl": write_lines,
-    ".parquet": write_parquet,
+WRITERS: dict[str, Callable[[Path, Sequence[str]], AbstractContextManager[Write]]] = {
+    ".csv": csv_writer,
+    ".jsonl": json_writer,
+    ".parquet": parquet_writer,
 }
