@@ -85,4 +85,3 @@ def _settings(cell: Cell) -> str:
 def _own(method: str, settings: Mapping[str, Any]) -> str:
     """Settings that a method reads, as text for comparison."""
     return json.dumps([settings.get(name) for name in METHODS[method].sections], sort_keys=True)
-
