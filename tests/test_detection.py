@@ -17,6 +17,7 @@ import make_settings
 import uqgan
 from uqgan import detection, paper
 from uqgan.cli import main
+from uqgan.cli.detect import Prepared, show
 from uqgan.config import load_config
 from uqgan.detection import (
     GROUPS,
@@ -39,7 +40,7 @@ from uqgan.errors import UsageError
 from uqgan.evaluation import Outputs
 from uqgan.methods import METHODS
 from uqgan.run import Run
-from uqgan.runs import DETECTION, RAW_SCORES, RAW_VALIDATION
+from uqgan.runs import DETECTION, RAW_SCORES, RAW_VALIDATION, Plan
 from uqgan.uncertainty import Prediction
 
 OVA, OVA_DRAWN = ("epistemic", "aleatoric"), ("epistemic", "mean_entropy", "spread")
@@ -232,6 +233,16 @@ def test_the_command_shows_a_table(
     out = capsys.readouterr().out
     assert "moons-noisy: accuracy on each kind" in out
     assert "entropy" in out
+
+
+def test_no_number_is_cut_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    plans = [Plan("cifar10", "uqgan-mc", seed, (3, 32, 32), ("a", "b"), load_config("cifar10")) for seed in (0, 1)]
+    found = [record("uqgan-mc", seed, list(paper.sizes("cifar10")), 0.5 + 0.1 * seed) for seed in (0, 1)]
+    show([Prepared(Path(), plan, [], one) for plan, one in zip(plans, found, strict=True)])
+    out = capsys.readouterr().out
+    for line in table_lines("cifar10", [Row("uqgan-mc", "uqgan-mc", tuple(found))]):
+        words = " ".join(text.words.replace(" ", "") for text in line.cells)
+        assert words in " ".join(out.split())
 
 
 def test_other_weights_make_its_findings_void(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
