@@ -14,6 +14,7 @@ from sklearn.metrics import confusion_matrix, recall_score
 
 import make_detection
 import make_settings
+import make_tables
 import uqgan
 from uqgan import detection, paper
 from uqgan.cli import main
@@ -38,6 +39,7 @@ from uqgan.detection import (
 from uqgan.detection_table import COLUMNS, Row, markdown, rows_of_methods, table_lines
 from uqgan.errors import UsageError
 from uqgan.evaluation import Outputs
+from uqgan.files import write_json
 from uqgan.methods import METHODS
 from uqgan.run import Run
 from uqgan.runs import DETECTION, RAW_SCORES, RAW_VALIDATION, Plan
@@ -277,7 +279,7 @@ def test_bad_words_are_refused(
 
 
 def test_the_page_shows_records_of_runs_in_its_tables_only_and_refuses_those_without_origin(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     found = make_settings.reproduction("cifar10")
     row = next(row for row in found.rows if row.method == "uqgan")
@@ -295,6 +297,8 @@ def test_the_page_shows_records_of_runs_in_its_tables_only_and_refuses_those_wit
     assert "uqgan," not in text.partition("Not run yet:")[2].partition("uqgan-mc")[0]
     assert "Ours without LSUN" in text
     assert "| TP | 25.00 | 25.00 | 50.00 |" in text
-    kept["command"] = None
+    monkeypatch.setattr(make_tables, "RESULTS", tmp_path)
+    (tmp_path / "cifar10").mkdir()
+    write_json(tmp_path / "cifar10" / DETECTION, kept | {"command": None})
     with pytest.raises(UsageError, match="has no command"):
-        make_detection.detection(found)
+        make_tables.record(f"cifar10/{DETECTION}")

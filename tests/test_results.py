@@ -180,6 +180,51 @@ def test_sections_without_their_files_are_left_out(other_results: Path) -> None:
     assert not make_results.toys()
 
 
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("studies/digits-regulariser.json", "facts.command"),
+        ("studies/digits-regulariser.json", "facts.commit"),
+        ("speed/costs.json", "commit"),
+        ("speed/iteration.json", "commit"),
+        ("speed/evaluation.json", "command"),
+        ("backbones/digits-batch-uqgan.json", "commit"),
+        ("toys/moons.json", "commit"),
+        ("toys/moons.json", "seconds"),
+        ("decisions/folder.json", "command"),
+        ("mnist/retrained.json", "raw_sha256"),
+        ("cifar100/uqgan-mc/seed-4711.json", "imported"),
+    ],
+)
+def test_no_kind_of_result_is_shown_that_does_not_say_how_it_was_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, key: str
+) -> None:
+    monkeypatch.setattr(make_tables, "RESULTS", tmp_path)
+    *place, last = key.split(".")
+    (tmp_path / name).parent.mkdir(parents=True)
+    for value in (None, [None], "missing"):
+        tree = json.loads((ROOT / "results" / name).read_text())
+        record = tree[-1] if isinstance(tree, list) else tree[place[0]] if place else tree
+        record[last] = value
+        if value == "missing":
+            del record[last]
+        (tmp_path / name).write_text(json.dumps(tree))
+        with pytest.raises(UsageError, match=f"{name}: .*{last}"):
+            make_tables.read(tmp_path / name)
+
+
+def test_a_new_study_has_the_digest_of_each_points_raw_scores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(make_tables, "RESULTS", tmp_path)
+    tree = json.loads((ROOT / "results/studies/digits-regulariser.json").read_text())
+    file = tmp_path / "studies" / "mnist-regulariser.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps(tree))
+    with pytest.raises(UsageError, match="has no raw_sha256"):
+        make_tables.read(file)
+    file.write_text(json.dumps(tree | {"points": [point | {"raw_sha256": "0" * 64} for point in tree["points"]]}))
+    assert make_tables.read(file)["task"] == "digits"
+
+
 @pytest.mark.parametrize("key", ["command", "commit", "seconds", "raw_sha256"])
 def test_a_record_that_does_not_say_how_it_was_made_is_refused(other_results: Path, key: str) -> None:
     file = other_results / "mnist" / "uqgan" / "seed-1.json"

@@ -203,6 +203,7 @@ def record(auroc: float) -> dict[str, Any]:
         "device": "cpu",
         "commit": "f" * 40,
         "versions": {"torch": "2"},
+        "raw_sha256": "0" * 64,
     }
 
 
@@ -224,6 +225,7 @@ def test_finished_cells_make_a_curve_and_missing_ones_a_gap(tmp_path: Path) -> N
     assert curve.means("auroc_sf") == {}
     assert curve.facts["commit"] == ["f" * 40]
     assert curve.points[0].auroc == {"a": 0.0}
+    assert curve.points[0].raw_sha256 == "0" * 64
     assert sizes_in_words(curve) == ["known 9, a 4"]
     again = Curve.of_json(json.loads(json.dumps(curve.as_json())))
     assert again.as_json() == curve.as_json()

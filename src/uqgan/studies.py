@@ -91,6 +91,8 @@ class Point:
     sizes: Mapping[str, int]
     """Number of known samples, and of each OoD set."""
     seconds: float
+    raw_sha256: str = ""
+    """Digest of the raw scores; empty in older studies."""
 
 
 @dataclass(frozen=True)
@@ -226,4 +228,5 @@ def point_of(value: Value, cell: Cell, record: Mapping[str, Any]) -> Point:
         auroc={key: row["auroc"] for key, row in known["sets"].items() if key in together["sizes"]},
         sizes=together["sizes"],
         seconds=round(record["seconds"], 1),
+        raw_sha256=record["raw_sha256"],
     )
