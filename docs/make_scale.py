@@ -195,10 +195,11 @@ def cluster() -> str:
         )
     if row := rows.get("predict"):
         same = "the same, byte for byte," if row["same_bytes"] else "NOT the same"
+        data = f", by Ray Data {row['data_seconds_scoring']:.0f}" if "data_seconds_scoring" in row else ""
         parts.append(
             f"- {row['pictures']:,} PNG files: the output of two nodes is {same} as that of this machine, in "
             f"{row['tasks_seconds']:.0f} seconds beside {row['here_seconds']:.0f} on the same two cores. Scoring by "
-            f"tasks took {row['tasks_seconds_scoring']:.0f} seconds, by Ray Data {row['data_seconds_scoring']:.0f} "
+            f"tasks took {row['tasks_seconds_scoring']:.0f} seconds{data} "
             f"(`{row['command']}`; {conditions(row)})."
         )
     return "\n".join(parts)
