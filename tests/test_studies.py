@@ -270,6 +270,14 @@ def test_values_stand_in_their_order_with_0_left_of_the_smallest() -> None:
         assert (np.diff(places) > 0).all()
 
 
+def test_marks_of_names_stand_side_by_side() -> None:
+    left, right = study_figure(curve_of("regulariser", lambda _: 0.5)).axes
+    places = np.array([np.asarray(line.get_xdata(), float) for axes in (left, right) for line in axes.lines])
+    assert [line.get_label() for axes in (left, right) for line in axes.lines] == ["accuracy", "AUROC", "FPR95"]
+    assert (np.diff(places, axis=0) > 0.1).all()
+    assert np.abs(places - left.get_xticks()).max() < 0.5, "each by its own name"
+
+
 # Findings
 
 
