@@ -172,6 +172,13 @@ def test_any_methods_and_seeds_become_rows(other_results: Path) -> None:
     assert "Fewer seeds than 3, of UQGANs 5: uqgan (2), entropy (1)." in make_settings.page("mnist")
 
 
+def test_a_task_that_the_paper_does_not_have_is_not_measured_by_it() -> None:
+    digits, cifar = make_settings.page("digits"), make_settings.page("cifar10")
+    for words in ("`uqgan reproduce", "smaller than the authors'"):
+        assert words not in digits
+        assert words in cifar
+
+
 def test_sections_without_their_files_are_left_out(other_results: Path) -> None:
     assert make_settings.tasks() == ["mnist"]
     assert "## Speed" not in make_results.results()
@@ -301,6 +308,9 @@ def test_a_run_trained_again_is_shown_beside_its_record(other_results: Path) -> 
     make_tables.read.cache_clear()
     file.write_text(json.dumps(record | {"rows": [row]}))
     assert "| Omniglot | AUROC | 90.00 | 95.00 | 89.00 to 91.00 (outside) | – |" in make_settings.page("mnist")
+    make_tables.read.cache_clear()
+    file.write_text(json.dumps(record | {"rows": [row | {"seeds": [-0.02, 1.03], "inside_seeds": True}]}))
+    assert "| 0.00 to 100.00 |" in make_settings.page("mnist"), "no share is larger than all"
     make_tables.read.cache_clear()
     file.write_text(json.dumps(record | {"commit": None}))
     with pytest.raises(UsageError, match="has no commit"):

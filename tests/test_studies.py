@@ -306,6 +306,26 @@ def test_the_best_regulariser_is_named() -> None:
     assert found.agrees
 
 
+@pytest.mark.parametrize(
+    ("study", "curve"),
+    [
+        ("regulariser", lambda value: 0.9 + 0.004 * (value == "angle")),
+        ("regulariser", lambda value: 0.9 - 0.004 * (value == "angle")),
+        ("lambda-cl", lambda value: 0.9 + 0.004 * (value == 2)),
+        ("lambda-cl", lambda value: 0.9 - 0.004 * (value == 2)),
+        ("n-classes", lambda value: 0.9 + 0.0001 * value),
+    ],
+)
+def test_a_difference_that_seeds_make_is_none(
+    study: str, curve: Callable[[Any], float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = curve_of(study, curve, values=[2, 3, 4] if study == "n-classes" else None)
+    found = findings(made)[0]
+    assert found.verdict == "no difference larger than 0.5 points"
+    monkeypatch.setattr(make_studies, "curves", lambda: {f"mnist-{study}": made})
+    assert ". No difference larger than 0.5 points: " in make_studies.studies()
+
+
 def test_trends_over_the_number_of_classes_are_told_per_method() -> None:
     def points(method: str, first: float, last: float) -> list[Point]:
         scores = [dict.fromkeys(TITLES, 0.5) | {"auroc": auroc, "accuracy": 1 - auroc} for auroc in (first, last)]

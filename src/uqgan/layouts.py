@@ -122,11 +122,12 @@ def explanations(found: Reproduction) -> list[str]:
             "from its values per set, weighted by their sizes, with the deviation of independent sets; AUPR cannot be."
         )
     if any(METHODS[row.method].sees_ood and row.results for row in found.rows):
-        of_theirs = f", and {names_of(found.lacking)}" if found.lacking else ""
         said.append(
-            f"Oracles of ours trained with other pictures of the sets they are tested on: {names_of(found.sets)}. "
-            f"These training sets are smaller than the authors', who have whole ones{of_theirs}."
+            f"Oracles of ours trained with other pictures of the sets they are tested on: {names_of(found.sets)}."
         )
+        if paper.methods(found.task):
+            of_theirs = f", and {names_of(found.lacking)}" if found.lacking else ""
+            said[-1] += f" These training sets are smaller than the authors', who have whole ones{of_theirs}."
     if paper.methods(found.task) and not all(row.printed for row in found.rows):
         said.append("Rows marked (ours) are not in the paper.")
     return said
@@ -235,8 +236,7 @@ def latex_table(found: Reproduction, block: Block) -> str:
     head = [r"\begin{table}[t]", r"\centering\scriptsize\setlength{\tabcolsep}{2pt}"]
     head += [rf"\caption{{{title}. Percent (standard deviation); ours (seeds).}}", rf"\label{{tab:{name}}}"]
     head += [rf"\begin{{tabular}}{{ll{'c' * len(block.columns)}}}", r"\toprule", *latex_head(block), r"\midrule"]
-    end = [r"\bottomrule", r"\end{tabular}", r"\end{table}"]
-    return "\n".join([*head, "\n\\midrule\n".join(sections), *end])
+    return "\n".join([*head, "\n\\midrule\n".join(sections), r"\bottomrule", r"\end{tabular}", r"\end{table}"])
 
 
 def kind_of(row: Row) -> int:

@@ -89,8 +89,7 @@ def show(curve: "Curve", folder: Path, as_json: bool, voice: Voice) -> None:
         for words in sizes_in_words(curve):
             out.print(f"validation samples: {words}", markup=False, soft_wrap=True)
         for found in findings(curve):
-            verdict = "agrees" if found.agrees else "does not agree"
-            out.print(f"paper: {found.words}; {verdict}: {found.evidence}", markup=False, soft_wrap=True)
+            out.print(f"paper: {found.words}; {found.verdict}: {found.evidence}", markup=False, soft_wrap=True)
     written = write(curve, folder)
     voice.say(f"wrote {written}.json, .svg and .png")
 
