@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -33,15 +33,20 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
 import torch
 
+from grid import shown
 from iteration import merge
 from scoring import train, write_pictures
+from uqgan.api import load
 from uqgan.cells import Cell, plan_cells, result_digests
 from uqgan.cluster import Cluster, Needs, connected
+from uqgan.data.inputs import Sources, pixel_format_of
 from uqgan.environment import COMMIT, describe, versions
 from uqgan.files import CACHE_VARIABLE, cache_folder, sha256
 from uqgan.grid import Event, Schedule, Terms
 from uqgan.parcels import marks_of
 from uqgan.pool import Pool
+from uqgan.scatter import Chunk, Scoring, chunks_of, scattered, score_chunk, scoring_of
+from uqgan.scoring import chunk_size
 
 SEEDS = range(6)
 LONG = {"one_vs_all.epochs": 300, "cross_entropy.epochs": 300, "fresh": True}
@@ -193,10 +198,10 @@ def predict(folder: Path, n: int) -> dict[str, Any]:
         for name, words in ways.items():
             found[f"{name}_seconds_for_512"] = command(run, few, folder / f"{name}-few.csv", words)
             found[f"{name}_seconds"] = command(run, pictures, folder / f"{name}.csv", words)
-        rows = data_rows(nodes.address, run, pictures)
+        found |= scoring_seconds(nodes.address, run, pictures)
     found["same_bytes"] = (folder / "here.csv").read_bytes() == (folder / "tasks.csv").read_bytes()
     found["lines"] = sum(1 for _ in (folder / "tasks.csv").open())
-    return found | rows
+    return found
 
 
 def command(run: Path, pictures: Path, output: Path, words: list[str]) -> float:
@@ -207,28 +212,33 @@ def command(run: Path, pictures: Path, output: Path, words: list[str]) -> float:
     return round(time.perf_counter() - start, 1)
 
 
-def data_rows(address: str, run: Path, pictures: Path) -> dict[str, Any]:
-    """Seconds that scoring takes by Ray Data and by tasks in one process, without start-up of the command."""
-    try:
-        import_module("pandas")
-    except ImportError:
-        return {"data_seconds_scoring": "needs pandas"}
-    from uqgan.api import load
-    from uqgan.data.inputs import Sources, pixel_format_of
-    from uqgan.scatter import Chunk, chunks_of, scattered, score_chunk, scoring_of
-    from uqgan.scoring import chunk_size
-
+def scoring_seconds(address: str, run: Path, pictures: Path) -> dict[str, Any]:
+    """Seconds that scoring takes in one process, without start-up of the command."""
     loaded = load(run, "cpu")
     scoring = scoring_of(
         run, pixel_format_of(loaded.record.plan.shape), "cpu", Needs(), 0, probabilities=False, decides=True
     )
-    files, size = list(Sources([str(pictures)])), chunk_size(loaded)
-    seconds, rows = {}, {}
+    work = (address, scoring, list(Sources([str(pictures)])), chunk_size(loaded))
+    found = timed("tasks", by_tasks, *work)
+    if find_spec("pandas") is None:
+        print("Ray Data is left out: it needs pandas, which is not installed")
+        return found
+    return found | timed("data", by_data, *work)
+
+
+def timed(name: str, way: Callable[..., list[Any]], *work: Any) -> dict[str, Any]:
+    """Seconds that a way to score takes, and the number of its rows."""
     start = time.perf_counter()
+    rows = way(*work)
+    return {f"{name}_seconds_scoring": round(time.perf_counter() - start, 1), f"{name}_rows": len(rows)}
+
+
+def by_tasks(address: str, scoring: Scoring, files: list[str], size: int) -> list[Any]:
     with scattered(address, Needs(), scoring, iter(files), size, 0) as chunks:
-        rows["tasks"] = [row for _, some in chunks for row in some]
-    seconds["tasks_seconds_scoring"] = round(time.perf_counter() - start, 1)
-    start = time.perf_counter()
+        return [row for _, some in chunks for row in some]
+
+
+def by_data(address: str, scoring: Scoring, files: list[str], size: int) -> list[Any]:
     with connected(address) as ray:
         import ray.data
 
@@ -246,9 +256,7 @@ def data_rows(address: str, run: Path, pictures: Path) -> dict[str, Any]:
             for chunk in chunks_of(files, size, 0, scoring.place)
         ]
         data = ray.data.from_items(items, override_num_blocks=len(items)).map(score, num_cpus=1)
-        rows["data"] = [row for item in data.iter_rows() for row in item["rows"]]
-    seconds["data_seconds_scoring"] = round(time.perf_counter() - start, 1)
-    return seconds | {"data_rows": len(rows["data"])}
+        return [row for item in data.iter_rows() for row in item["rows"]]
 
 
 def main() -> None:
@@ -264,7 +272,7 @@ def main() -> None:
     found = versions()
     row |= {
         "device": describe(torch.device("cpu")),
-        "command": f"python benchmarks/cluster.py {' '.join(sys.argv[1:])}",
+        "command": f"python benchmarks/cluster.py {shown(sys.argv[1:])}",
     }
     row |= {"commit": COMMIT, "load": round(os.getloadavg()[1], 1)}
     row |= {"versions": {key: found[key] for key in ("torch", "python")} | {"ray": __import__("ray").__version__}}

@@ -2,7 +2,6 @@
 
 from make_tables import Record, joined, record, short
 from uqgan.detection_table import WORDS, confusion_markdown, markdown, rows_of_methods
-from uqgan.errors import UsageError
 from uqgan.layouts import names_of
 from uqgan.reproduction import Reproduction
 
@@ -37,9 +36,6 @@ def detection(found: Reproduction) -> str:
 
 def made_by(kept: Record) -> str:
     """Model, command, device and commit of joint detection."""
-    missing = [key for key in ("command", "commit", "seconds") if not kept.get(key)]
-    if missing:
-        raise UsageError(f"detection.json: has no {missing[0]} (a result is repeatable, or no result)")
     model = kept["model"]
     what = f"{model['name']}, {model['trees']} trees of depth {model['depth']}"
     versions = f"scikit-learn {kept['versions']['scikit-learn']}"

@@ -1,18 +1,16 @@
 """Write what docs/methods/ and `uqgan methods` take from settings, methods and measurements: `make results`."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
+from make_tables import ROOT, record
 from uqgan.config import Config
 from uqgan.methods import METHODS, Method
 from uqgan.uncertainty import returned
 
-ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs" / "methods"
-MEASURED = ROOT / "results" / "speed" / "costs.json"
 COSTS = ROOT / "src" / "uqgan" / "methods" / "costs.json"
 TASK, DEVICE = "digits", "cpu"
 """What the costs shown by `uqgan methods` are measured on."""
@@ -20,7 +18,7 @@ TASK, DEVICE = "digits", "cpu"
 
 def costs() -> str:
     """Ratios to `max-softmax` for the package."""
-    rows = [row for row in json.loads(MEASURED.read_text()) if (row["task"], row["device"][:3]) == (TASK, DEVICE)]
+    rows = [row for row in record("speed/costs.json") if (row["task"], row["device"][:3]) == (TASK, DEVICE)]
     threads = "one thread" if rows[0]["threads"] == 1 else f"{rows[0]['threads']} threads"
     ratios = {row["method"]: {key: rounded(row[f"{key}_ratio"]) for key in ("training", "prediction")} for row in rows}
     found = {"measured_on": f"{TASK}, {DEVICE.upper()}, {threads}", "methods": ratios}

@@ -31,6 +31,13 @@ GPU runs one training at a time, and start-up, testing and the way to other mach
 longest cell is possible: {longest}, {hours:.1f} hours."""
 MPS = """Through the grid, several trainings at a time on one H200 under MPS, beside the same cells as fresh processes
 one after another; both began with decoded data and empty caches for autoencoders and compiled code:"""
+COSTS = """## What it costs
+
+What several workers gain, and what handing out a cell costs:"""
+KILLS = """## What a kill changes
+
+A grid was killed and continued by the same command, several times. Beside the same grid undisturbed:"""
+NODES = "### Seen on two nodes"
 NO_MPS = """How many more trainings an H200 ends in an hour when the grid runs several of them at a time is not recorded
 yet (`python benchmarks/grid.py sides mnist`)."""
 
@@ -118,7 +125,13 @@ def makespan(cells: Sequence[Cell], workers: int, hours: Mapping[tuple[str, str]
 
 
 def machine() -> str:
-    """What a grid costs and gains on one machine."""
+    """What a grid costs and gains on one machine, and what kills change; sections without a record are left out."""
+    parts = {COSTS: costs(), KILLS: kills()}
+    return joined(*(joined(words, "\n".join(rows)) for words, rows in parts.items() if rows))
+
+
+def costs() -> list[str]:
+    """What several workers gain, and the time between cells."""
     rows: list[dict[str, Any]] = record("speed/grid.json") or []
     equal = [row for row in rows if row["what"].endswith("equal cells")]
     parts = []
@@ -132,15 +145,21 @@ def machine() -> str:
             f"- Between the end of a cell and the beginning of the next: {row['ms_per_cell']} milliseconds (mean of "
             f"{row['cells']}; {conditions(row)})."
         )
+    return parts
+
+
+def kills() -> list[str]:
+    """Whether killed grids ended as undisturbed ones did."""
+    parts = []
     for row in record("speed/crash.json") or []:
-        when = " and ".join(f"{kill['after_seconds']:g}" for kill in row["kills"])
-        equal_words = "equal" if row["tables_equal"] and row["finished_untouched"] else "NOT equal"
+        when = ", ".join(f"{kill['after_seconds']:.0f}" for kill in row["kills"])
+        same = "the same" if row["tables_equal"] else "NOT the same"
+        untouched = "untouched" if row["finished_untouched"] else "NOT untouched"
         parts.append(
-            f"- {row['cells']} cells on {set_title(row['task'])}, killed by SIGKILL after {when} seconds of their "
-            f"process: scores {equal_words} to those of the undisturbed grid, files of finished cells untouched "
-            f"(`{row['command']}`; {conditions(row)})."
+            f"- {row['cells']} cells on {set_title(row['task'])}, killed with SIGKILL {when} seconds after a start: "
+            f"scores {same}, files of finished cells {untouched} (`{row['command']}`; {conditions(row)})."
         )
-    return "\n".join(parts)
+    return parts
 
 
 def gpu() -> str:
@@ -195,13 +214,14 @@ def cluster() -> str:
         )
     if row := rows.get("predict"):
         same = "the same, byte for byte," if row["same_bytes"] else "NOT the same"
+        data = f", by Ray Data {row['data_seconds_scoring']:.0f}" if "data_seconds_scoring" in row else ""
         parts.append(
             f"- {row['pictures']:,} PNG files: the output of two nodes is {same} as that of this machine, in "
             f"{row['tasks_seconds']:.0f} seconds beside {row['here_seconds']:.0f} on the same two cores. Scoring by "
-            f"tasks took {row['tasks_seconds_scoring']:.0f} seconds, by Ray Data {row['data_seconds_scoring']:.0f} "
+            f"tasks took {row['tasks_seconds_scoring']:.0f} seconds{data} "
             f"(`{row['command']}`; {conditions(row)})."
         )
-    return "\n".join(parts)
+    return joined(NODES, "\n".join(parts)) if parts else ""
 
 
 def conditions(row: Mapping[str, Any]) -> str:
@@ -216,7 +236,8 @@ def scale(text: str) -> str:
     for name, made in BLOCKS.items():
         begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
         before, rest = text.split(begin)
-        text = f"{before}{begin}\n\n{made().strip()}\n\n{end}{rest.split(end)[1]}"
+        words = [begin, made().strip(), end]
+        text = before + "\n\n".join(filter(None, words)) + rest.split(end)[1]
     return text
 
 

@@ -21,7 +21,7 @@ from uqgan.layouts import (
     runs_table,
 )
 from uqgan.reproduction import Block, Column, Reproduction, reproduce
-from uqgan.results import check_origin, find_results, set_title
+from uqgan.results import find_results, set_title
 
 SEEDS = {"mnist": 3, "cifar10": 3}
 """Seeds that each method should have; UQGANs should have two more."""
@@ -29,14 +29,16 @@ OTHERS = ("digits",)
 """Tasks with a page that the paper does not have."""
 PAGE = """# {title}
 
-Made by `make results` from `results/{task}/`; `uqgan reproduce` makes the same of other runs.
+Made by `make results` from `results/{task}/`{others}.
 [Results](../results.md) has all settings."""
+REPRODUCE = "; `uqgan reproduce {task}` makes such tables of other runs"
 AGAIN = """## Trained again from its record
 
 `{command}`: task, method, seed and settings of `{record}` and nothing else;
 {minutes} min; {device}, torch {torch}, commit {commit}; the record is of {recorded_on}. {inside[seeds]} values
-lie in the 95 % interval of a further run among the {seeds} seeds (Student's t), {inside[samples]} in the record's own,
-over its test samples: on another device the same seed rounds otherwise, and soon is another run."""
+lie in the 95 % interval of a further run among the {seeds} seeds (Student's t, cut at 0 and 100 %), {inside[samples]}
+in the record's own, over its test samples: on another device the same seed rounds otherwise, and soon is another
+run."""
 
 
 def reproduction(task: str) -> Reproduction:
@@ -49,7 +51,6 @@ def _reproduction(task: str, results: Path) -> Reproduction:
     found = find_results([results / task], task)
     for group in found.results.values():
         for result in group.values():
-            check_origin(result.file, result.record)
             read(result.file)
     return reproduce(task, found, resamples=0)
 
@@ -94,7 +95,8 @@ def page(task: str) -> str:
     words = [counted(found)] if task in paper.settings() else []
     words += [f"Not run yet: {', '.join(found.missing)}."] if found.missing else []
     words += filter(None, [short_of_seeds(found)]) if task in SEEDS else []
-    parts = [PAGE.format(title=set_title(task), task=task), conditions(found), " ".join(words)]
+    others = REPRODUCE.format(task=task) if task in paper.settings() else ""
+    parts = [PAGE.format(title=set_title(task), task=task, others=others), conditions(found), " ".join(words)]
     parts += [order(found), *explanations(found), below(found)]
     for block in found.blocks:
         if lines(kept, block):
@@ -119,7 +121,6 @@ def again(task: str) -> str:
     found = record(f"{task}/retrained.json")
     if not found:
         return ""
-    check_origin(make_tables.RESULTS / task / "retrained.json", found)
     rows, inside = found["rows"], {}
     for kind in ("samples", "seeds"):
         known = [row[f"inside_{kind}"] for row in rows if row[kind]]
@@ -145,10 +146,10 @@ def again(task: str) -> str:
 
 
 def ends(row: dict[str, Any], kind: str) -> str:
-    """An interval of a retrained value, marked where the value lies outside."""
+    """An interval of a retrained value within 0 to 100 %, marked where the value lies outside."""
     if not row[kind]:
         return "–"
-    low, high = (f"{100 * end:.2f}" for end in row[kind])
+    low, high = (f"{100 * min(max(end, 0.0), 1.0):.2f}" for end in row[kind])
     return f"{low} to {high}" + ("" if row[f"inside_{kind}"] else " (outside)")
 
 

@@ -62,8 +62,8 @@ chosen settings are trained anew with seeds that the choice has not seen, and th
 ## Curves
 
 Made by `make results` from the JSON files of studies in `results/studies/`. OoD sets weigh the same. Left
-axis: filled marks, right axis: hollow ones. "Agrees": a difference up to {100 * CLOSE:g} percentage points counts as
-none."""
+axis: filled marks, right axis: hollow ones. A difference up to {100 * CLOSE:g} percentage points counts as none: it
+neither agrees with the paper nor speaks against it."""
 NONE_YET = "None has been recorded yet."
 
 
@@ -97,10 +97,10 @@ def sections(study: str) -> Iterator[str]:
 
 def verdicts(curve: Curve) -> str:
     """What the paper found, and whether the curve agrees."""
-    lines = [
-        f"- Paper: {found.words}. {'Agrees' if found.agrees else '**Does not agree**'}: {found.evidence}."
-        for found in findings(curve)
-    ]
+    lines = []
+    for found in findings(curve):
+        words = found.verdict.capitalize()
+        lines.append(f"- Paper: {found.words}. {f'**{words}**' if found.agrees is False else words}: {found.evidence}.")
     return "\n".join(lines)
 
 

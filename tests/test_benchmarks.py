@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -52,3 +53,22 @@ def test_one_worker_two_workers_and_the_time_between_cells(task: str, monkeypatc
     assert (one["workers"], two["workers"], between["cells"]) == (1, 2, 10)
     assert two["speedup"] == pytest.approx(one["seconds"][0] / two["seconds"][0], rel=0.5)
     assert 0 < between["ms_per_cell"] < 1000
+
+
+@pytest.mark.parametrize("pandas", [False, True])
+def test_tasks_are_timed_whether_or_not_ray_data_can_be(
+    pandas: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    import cluster
+
+    for name in ("load", "scoring_of", "pixel_format_of", "Sources", "chunk_size", "by_tasks", "by_data"):
+        monkeypatch.setattr(cluster, name, MagicMock())
+    monkeypatch.setattr(cluster, "find_spec", lambda _: "found" if pandas else None)
+    found = cluster.scoring_seconds("127.0.0.1:1", Path("run"), Path("pictures"))
+    assert set(found) == {
+        f"{way}_{what}" for way in ("tasks", "data")[: 1 + pandas] for what in ("seconds_scoring", "rows")
+    }
+    assert ("needs pandas" in capsys.readouterr().out) != pandas
+    assert cluster.shown(["predict", "--n", "9", "--json", "a.json"]) == "predict --n 9"

@@ -118,8 +118,13 @@ def test_a_dry_run_prints_cells_and_expected_minutes_and_does_nothing(
     assert uqgan(monkeypatch, *words) == 0
     out = capfd.readouterr().out
     assert re.search(r"5 cells to do, about \d+ (s|min) one after another on cpu, where 4 cells of unknown time", out)
+    assert ", 2 failed before (--retry-failed)" in " ".join(out.split())
+    assert uqgan(monkeypatch, *command(task, root, "one-vs-all,ova-oracle", "0", "--dry-run")) == 0
+    assert "0 cells to do, 1 failed before (--retry-failed)\n" in capfd.readouterr().out
     assert uqgan(monkeypatch, *words, "--retry-failed") == 0
-    assert "7 cells to do" in capfd.readouterr().out
+    out = capfd.readouterr().out
+    assert "7 cells to do" in out
+    assert "failed before" not in out
     assert contents(root) == before
     away = root.parent / "away"
     assert uqgan(monkeypatch, *command(task, away, "uqgan", "0", "--dry-run")) == 2, "it reads no such setting"

@@ -11,6 +11,7 @@ import pytest
 from uqgan.cells import Cell, config_of
 from uqgan.cli import main
 from uqgan.files import write_json
+from uqgan.paper import TITLES
 
 SHORT = ["--uqgan.iterations", "2", "--uqgan.validate-every", "1", "--autoencoder.epochs", "1"]
 
@@ -63,6 +64,13 @@ def record(cell: Cell) -> dict[str, Any]:
     }
 
 
+def sweep_of(root: Path, name: str) -> dict[str, Any]:
+    """Results of the latest sweep over these settings."""
+    files = (root / "sweeps").glob(f"digits-uqgan-{name}-????????.json")
+    found: dict[str, Any] = json.loads(max(files, key=lambda file: file.stat().st_mtime_ns).read_text())
+    return found
+
+
 def test_a_study_trains_through_the_grid_and_ends_in_curves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -88,9 +96,12 @@ def test_a_study_trains_through_the_grid_and_ends_in_curves(
 
 
 def test_a_study_of_several_methods_on_the_first_classes(
-    ran: list[Cell], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ran: list[Cell], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert uqgan(monkeypatch, "study", "n-classes", "--task", "cifar100", "-o", str(tmp_path), "-q") == 0
+    lines = capfd.readouterr().out.splitlines()
+    methods = list(dict.fromkeys(cell.method for cell in ran))
+    assert [line.split()[1] for line in lines[1:26]] == [method for method in methods for _ in range(5)]
     assert {cell.task for cell in ran} == {"cifar100", *(f"cifar100+0-{n}" for n in (9, 19, 29, 39))}
     assert len(ran) == 25
     assert (tmp_path / "studies" / "cifar100-n-classes.svg").exists()
@@ -122,12 +133,39 @@ def test_a_sweep_tries_all_combinations_and_chooses_by_validation(
     assert uqgan(monkeypatch, "sweep", "--task", "digits", *varied, "--seeds", "0-1", "-o", str(tmp_path)) == 0
     assert len(ran) == 12
     assert all(cell.validation for cell in ran)
-    words = " ".join(capfd.readouterr().out.split())
+    out = capfd.readouterr().out
+    assert all(title in out.splitlines()[0] for title in ("lambda_real", *TITLES.values())), "no word is broken"
+    words = " ".join(out.split())
     assert "chosen by AUROC 90.00 on validation samples: --uqgan.lambda-cl 4 --uqgan.lambda-real 0.7" in words
-    found = json.loads((tmp_path / "sweeps" / "digits-uqgan-lambda_cl+lambda_real.json").read_text())
+    found = sweep_of(tmp_path, "lambda_cl+lambda_real")
     assert found["chosen"] == {"uqgan.lambda_cl": "4", "uqgan.lambda_real": "0.7"}
     assert len(found["tried"]) == 6
     assert found["tested"] == []
+    facts = {"device": ["cpu"], "commit": ["f" * 40], "seconds": 12 * 60.0, "versions": {"torch": "2"}}
+    command = "uqgan sweep --task digits --method uqgan --seeds 0-1 --by auroc"
+    assert found["facts"] == facts | {"command": f"{command} --uqgan.lambda-cl 2,4 --uqgan.lambda-real 0.3,0.7,1"}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"--uqgan.lambda-cl": "3"},
+        {"--uqgan.lambda-real": "0.3,0.6"},
+        {"--seeds": "1"},
+        {"--by": "accuracy"},
+        {"--trials": "2"},
+    ],
+)
+def test_another_sweep_leaves_the_file_of_the_first_alone(
+    other: dict[str, str], ran: list[Cell], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"--task": "digits", "--uqgan.lambda-cl": "2", "--uqgan.lambda-real": "0.3,0.7", "-o": str(tmp_path)}
+    for given in (options, options, options | other):
+        assert uqgan(monkeypatch, "sweep", "-q", *(word for pair in given.items() for word in pair)) == 0
+    first, second = sorted((tmp_path / "sweeps").iterdir(), key=lambda file: file.stat().st_mtime_ns)
+    assert first.name.startswith("digits-uqgan-lambda_real-"), "of the settings those that vary"
+    assert options["--uqgan.lambda-cl"] in json.loads(first.read_text())["tried"][0]["settings"].values()
+    assert json.loads(first.read_text())["facts"]["command"] != json.loads(second.read_text())["facts"]["command"]
 
 
 def test_what_is_reported_was_trained_with_seeds_that_the_choice_has_not_seen(
@@ -147,7 +185,7 @@ def test_the_metric_to_choose_by_can_be_one_of_which_less_is_better(
 ) -> None:
     words = ["sweep", "--task", "digits", "--uqgan.lambda-real", "0.3,0.6,0.9", "--by", "fpr95_id_positive"]
     assert uqgan(monkeypatch, *words, "-o", str(tmp_path), "-q") == 0
-    found = json.loads((tmp_path / "sweeps" / "digits-uqgan-lambda_real.json").read_text())
+    found = sweep_of(tmp_path, "lambda_real")
     assert found["chosen"] == {"uqgan.lambda_real": "0.6"}
 
 
@@ -162,7 +200,7 @@ def test_trials_find_better_settings_than_they_began_with_and_go_on_after_a_stop
     assert len(set(ran)) == len(ran) <= 40
     assert ran[:12] == first, "the trials before are not run again"
     assert max(map(score, ran[20:])) > max(map(score, ran[:10]))
-    found = json.loads((tmp_path / "sweeps" / "digits-uqgan-lambda_cl+lambda_real.json").read_text())
+    found = sweep_of(tmp_path, "lambda_cl+lambda_real")
     assert abs(found["chosen"]["uqgan.lambda_real"] - 0.7) < 0.1
 
 
@@ -174,7 +212,7 @@ def test_an_unfinished_sweep_tests_nothing_and_asks_for_no_more_trials(
     assert uqgan(monkeypatch, *words, *extra) == 3
     assert all(cell.validation for cell in ran)
     assert len(ran) <= 2
-    found = json.loads((tmp_path / "sweeps" / "digits-uqgan-lambda_real.json").read_text())
+    found = sweep_of(tmp_path, "lambda_real")
     assert (found["chosen"], found["tested"]) == (None, [])
 
 

@@ -308,7 +308,9 @@ def test_nodes_that_do_not_see_the_pictures_are_sent_them(trained: Path, picture
     assert [rows for _, rows in found] == list(score(run, pieces, 0, True))
 
 
-def test_cells_are_done_once_though_a_worker_and_a_node_are_killed(nodes: Any, tmp_path: Path) -> None:
+def test_cells_are_done_once_though_a_worker_and_a_node_are_killed(
+    nodes: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     variants = [{"cross_entropy.epochs": 60, "one_vs_all.epochs": 60, "fresh": True}]  # long beside the news of it
     cells = plan_cells(["digits"], ["max-softmax", "one-vs-all"], range(6), variants)
     assert len(cells) == 12
@@ -329,6 +331,9 @@ def test_cells_are_done_once_though_a_worker_and_a_node_are_killed(nodes: Any, t
 
     account, terms = Account(tmp_path / "grid", kill), Terms(tmp_path / "grid", "cpu")
     Cluster(nodes.address)(Schedule.of(cells), terms, account)
+    out, err = capfd.readouterr()
+    assert not out, "what Ray says of the dead stands among the results"
+    assert "died or was killed" in err
     assert [kind for *_, kind in killed] == ["worker", "node"]
     lost = [(event.cell, event.worker) for event in account.events if event.state == "waiting"]
     assert lost == [(cell, worker) for cell, worker, _ in killed]

@@ -114,6 +114,14 @@ def test_of_many_runs_one_of_each_method_is_shown_in_detail(monkeypatch: pytest.
     assert "different samples" not in words
 
 
+def test_runs_are_compared_with_the_best_that_saw_no_outliers() -> None:
+    task = small("digits", 20)
+    found = describe_group([chapter("entropy-oracle", task, resamples=5), chapter("entropy", task, resamples=5)])
+    assert found["first"] == found["contest"]["best"] == "entropy"
+    assert {title for title, *_ in found["differences"]} == {"entropy-oracle"}
+    assert found["titles"] == [row["title"] for row in found["contest"]["rows"]]
+
+
 def test_extremes_are_those_with_the_largest_scores() -> None:
     one = chapter("one-vs-all", small("digits"))
     found = extremes(one.task, one.outputs, {})

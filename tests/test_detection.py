@@ -14,9 +14,11 @@ from sklearn.metrics import confusion_matrix, recall_score
 
 import make_detection
 import make_settings
+import make_tables
 import uqgan
 from uqgan import detection, paper
 from uqgan.cli import main
+from uqgan.cli.detect import Prepared, show
 from uqgan.config import load_config
 from uqgan.detection import (
     GROUPS,
@@ -37,9 +39,10 @@ from uqgan.detection import (
 from uqgan.detection_table import COLUMNS, Row, markdown, rows_of_methods, table_lines
 from uqgan.errors import UsageError
 from uqgan.evaluation import Outputs
+from uqgan.files import write_json
 from uqgan.methods import METHODS
 from uqgan.run import Run
-from uqgan.runs import DETECTION, RAW_SCORES, RAW_VALIDATION
+from uqgan.runs import DETECTION, RAW_SCORES, RAW_VALIDATION, Plan
 from uqgan.uncertainty import Prediction
 
 OVA, OVA_DRAWN = ("epistemic", "aleatoric"), ("epistemic", "mean_entropy", "spread")
@@ -234,6 +237,16 @@ def test_the_command_shows_a_table(
     assert "entropy" in out
 
 
+def test_no_number_is_cut_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    plans = [Plan("cifar10", "uqgan-mc", seed, (3, 32, 32), ("a", "b"), load_config("cifar10")) for seed in (0, 1)]
+    found = [record("uqgan-mc", seed, list(paper.sizes("cifar10")), 0.5 + 0.1 * seed) for seed in (0, 1)]
+    show([Prepared(Path(), plan, [], one) for plan, one in zip(plans, found, strict=True)])
+    out = capsys.readouterr().out
+    for line in table_lines("cifar10", [Row("uqgan-mc", "uqgan-mc", tuple(found))]):
+        words = " ".join(text.words.replace(" ", "") for text in line.cells)
+        assert words in " ".join(out.split())
+
+
 def test_other_weights_make_its_findings_void(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert command(monkeypatch, folder, "--quick", "-q") == 0
     run = uqgan.load(folder)
@@ -266,7 +279,7 @@ def test_bad_words_are_refused(
 
 
 def test_the_page_shows_records_of_runs_in_its_tables_only_and_refuses_those_without_origin(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     found = make_settings.reproduction("cifar10")
     row = next(row for row in found.rows if row.method == "uqgan")
@@ -284,6 +297,8 @@ def test_the_page_shows_records_of_runs_in_its_tables_only_and_refuses_those_wit
     assert "uqgan," not in text.partition("Not run yet:")[2].partition("uqgan-mc")[0]
     assert "Ours without LSUN" in text
     assert "| TP | 25.00 | 25.00 | 50.00 |" in text
-    kept["command"] = None
+    monkeypatch.setattr(make_tables, "RESULTS", tmp_path)
+    (tmp_path / "cifar10").mkdir()
+    write_json(tmp_path / "cifar10" / DETECTION, kept | {"command": None})
     with pytest.raises(UsageError, match="has no command"):
-        make_detection.detection(found)
+        make_tables.record(f"cifar10/{DETECTION}")

@@ -56,7 +56,7 @@ def chapters() -> list[Chapter]:
         chapter("uqgan", plane),
         replace(chapter("uqgan", digits), decisions=decide),
         chapter("uqgan", plane, uqgan={"lambda_reg": 0}, one_vs_all={"epochs": 7}),
-        chapter("one-vs-all", digits),
+        replace(chapter("one-vs-all", digits), decisions=decide),
     ]
 
 
@@ -88,7 +88,7 @@ def test_every_link_leads_to_a_place_on_the_page(html: str, page: Page) -> None:
 
 
 def test_a_planar_and_an_image_run_get_all_their_sections(html: str, page: Page) -> None:
-    planes, pictures, plane, second, digits, one_vs_all = re.split(r'<section (?:class="run" )?id="', html)[1:-1]
+    planes, pictures, plane, second, one_vs_all, digits = re.split(r'<section (?:class="run" )?id="', html)[1:-1]
     for caption in ("Epistemic:", "Aleatoric:", "Aleatoric × (1", "Foreignness", "Density", "Error of p̂"):
         assert all(re.search(f"<figcaption>(<abbr[^>]*>)?{re.escape(caption)}", part) for part in (planes, second))
     for name in ("Accept", "Ambiguous", "Unknown", "(false alarms)", "(missed)"):
@@ -106,9 +106,9 @@ def test_runs_of_a_task_stand_together_and_are_named_by_what_differs_and_matters
     assert [name for name in page.headings if ":" in name and "0-4" not in name] == [
         "gaussians-overlap: uqgan, lambda_reg = 32",
         "gaussians-overlap: uqgan, lambda_reg = 0",
-        "digits: uqgan",
         "digits: one-vs-all",
-    ]
+        "digits: uqgan",
+    ], "methods in the order of the leaderboard"
 
 
 def test_the_numbers_of_the_table_are_those_that_were_found(chapters: list[Chapter], page: Page) -> None:
@@ -125,11 +125,18 @@ def test_the_numbers_of_the_table_are_those_that_were_found(chapters: list[Chapt
 
 
 def test_two_runs_of_a_task_are_compared_on_the_same_resamples(chapters: list[Chapter], page: Page) -> None:
-    score, is_ood = ranking(chapters[1].outputs, "epistemic", "noise")
-    result = paired_bootstrap(score, ranking(chapters[3].outputs, "epistemic", "noise")[0], is_ood)
-    row = next(row for row in page.rows if row[:2] == ["one-vs-all", "noise"])
+    score, is_ood = ranking(chapters[3].outputs, "epistemic", "noise")
+    result = paired_bootstrap(score, ranking(chapters[1].outputs, "epistemic", "noise")[0], is_ood)
+    row = next(row for row in page.rows if row[:2] == ["uqgan", "noise"])
     assert row[2:4] == [f"{100 * result.difference.estimate:+.2f}", f"{result.p_value:.3f}"]
     assert row[4] == "no difference shown" or result.p_value < 0.05
+
+
+def test_the_leaderboard_and_the_paired_comparison_have_the_same_p_value(page: Page) -> None:
+    leaders = [row for row in page.rows if len(row) == 8 and row[1] == "1"]
+    paired = {row[0]: row[3] for row in page.rows if row[1:2] == ["all"]}
+    assert [row[-1] for row in leaders if row[0] in paired] == list(paired.values())
+    assert paired
 
 
 def test_rendering_repeats_byte_for_byte_and_takes_nothing_from_the_callers_randomness(
@@ -342,11 +349,12 @@ def test_without_decisions_the_galleries_are_called_what_they_are() -> None:
 
 
 @pytest.mark.usefixtures("plain")
-def test_the_demos_page_begins_with_maps_and_decisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demos_page_begins_with_maps_and_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def untrained(folder: Path, method: str, task: str, *_: Any) -> Run:
         return Run(chapter(method, small(task), resamples=0).record, small(task))
 
     monkeypatch.setattr(demo, "finish", untrained)
     html = demo.run_demo(tmp_path, Console(file=io.StringIO())).read_text(encoding="utf-8")
-    for part, picture in zip(html.split('<section id="task-')[1:], ("Map of the plane", "shelf accept"), strict=True):
+    for part, picture in zip(html.split('<section id="task-')[1:], ("Map of the plane", "ROC: the share"), strict=True):
         assert part.index(picture) < part.index("<table")
+    assert html.index("Leaderboard") < html.index("shelf accept")

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import shutil
 import sys
 from html.parser import HTMLParser
@@ -241,12 +242,29 @@ def test_every_run_is_shown_with_its_intervals() -> None:
 
 def test_latex_is_balanced_and_has_the_best_in_bold() -> None:
     text = to_latex(committed("cifar10"))
+    assert text.startswith("% needs \\usepackage{booktabs}\n% ")
     assert text.count("{") == text.count("}")
-    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == len(committed("cifar10").blocks)
-    assert r"\textbf{90.11} (0.68)" in text
+    assert r"\textbf{90.11\,(0.68)}" in text
     assert not {"±", "–", "▲"} & set("".join(line for line in text.splitlines() if not line.startswith("%")))
-    rows = [line for line in text.splitlines() if line.startswith("UQGAN & ")]
-    assert rows[0].count("&") == 8
+
+
+@pytest.mark.parametrize("task", paper.settings())
+def test_latex_tables_are_laid_out_as_in_the_paper_and_fit_on_a_page(task: str) -> None:
+    first, *others = re.findall(r"\\begin{table}.*?\\end{table}", to_latex(committed(task)), re.S)
+    groups, _, titles = first.partition(r"\toprule")[2].partition(r"\midrule")[0].strip().splitlines()
+    assert groups == r"&  & \multicolumn{3}{c}{In-Distribution} & \multicolumn{4}{c}{Out-of-Distribution} \\"
+    assert r"\cmidrule(lr){3-5} \cmidrule(lr){6-9}" in first
+    assert r"& Accuracy $\uparrow$ & AUROC S/F $\uparrow$ & ECE $\downarrow$ &" in titles
+    parts = first.partition(r"\midrule")[2].split(r"\midrule")
+    starts = [[line.split(" &")[0] for line in part.splitlines() if line[:1].isalpha()] for part in parts]
+    assert [names[0] for names in starts] == ["UQGAN", "One-vs-All Baseline", "Entropy Oracle"]
+    assert [len(names) for names in starts] == [2, 8, 2]
+    for table in (first, *others):
+        rows = [line for line in table.splitlines() if line.endswith(r"\\") and "multicolumn" not in line]
+        assert {line.count("&") for line in rows} == {rows[0].count("&")}
+        assert rows[0].count("&") <= 8
+    labels = re.findall(r"\\label{(.*?)}", "".join((first, *others)))
+    assert len(set(labels)) == len(others) + 1
 
 
 def test_html_is_whole_and_colours_what_is_outside_of_the_papers_band() -> None:

@@ -173,12 +173,64 @@ def test_any_methods_and_seeds_become_rows(other_results: Path) -> None:
     assert "Fewer seeds than 3, of UQGANs 5: uqgan (2), entropy (1)." in make_settings.page("mnist")
 
 
+def test_a_task_that_the_paper_does_not_have_is_not_measured_by_it() -> None:
+    digits, cifar = make_settings.page("digits"), make_settings.page("cifar10")
+    for words in ("`uqgan reproduce", "smaller than the authors'"):
+        assert words not in digits
+        assert words in cifar
+
+
 def test_sections_without_their_files_are_left_out(other_results: Path) -> None:
     assert make_settings.tasks() == ["mnist"]
     assert "## Speed" not in make_results.results()
     assert "digits" not in make_results.readme(f"{make_results.BEGIN}{make_results.END}")
     assert "## From" not in make_results.practice()
     assert not make_results.toys()
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("studies/digits-regulariser.json", "facts.command"),
+        ("studies/digits-regulariser.json", "facts.commit"),
+        ("speed/costs.json", "commit"),
+        ("speed/iteration.json", "commit"),
+        ("speed/evaluation.json", "command"),
+        ("backbones/digits-batch-uqgan.json", "commit"),
+        ("toys/moons.json", "commit"),
+        ("toys/moons.json", "seconds"),
+        ("decisions/folder.json", "command"),
+        ("mnist/retrained.json", "raw_sha256"),
+        ("cifar100/uqgan-mc/seed-4711.json", "imported"),
+    ],
+)
+def test_no_kind_of_result_is_shown_that_does_not_say_how_it_was_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, key: str
+) -> None:
+    monkeypatch.setattr(make_tables, "RESULTS", tmp_path)
+    *place, last = key.split(".")
+    (tmp_path / name).parent.mkdir(parents=True)
+    for value in (None, [None], "missing"):
+        tree = json.loads((ROOT / "results" / name).read_text())
+        record = tree[-1] if isinstance(tree, list) else tree[place[0]] if place else tree
+        record[last] = value
+        if value == "missing":
+            del record[last]
+        (tmp_path / name).write_text(json.dumps(tree))
+        with pytest.raises(UsageError, match=f"{name}: .*{last}"):
+            make_tables.read(tmp_path / name)
+
+
+def test_a_new_study_has_the_digest_of_each_points_raw_scores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(make_tables, "RESULTS", tmp_path)
+    tree = json.loads((ROOT / "results/studies/digits-regulariser.json").read_text())
+    file = tmp_path / "studies" / "mnist-regulariser.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps(tree))
+    with pytest.raises(UsageError, match="has no raw_sha256"):
+        make_tables.read(file)
+    file.write_text(json.dumps(tree | {"points": [point | {"raw_sha256": "0" * 64} for point in tree["points"]]}))
+    assert make_tables.read(file)["task"] == "digits"
 
 
 @pytest.mark.parametrize("key", ["command", "commit", "seconds", "raw_sha256"])
@@ -257,6 +309,9 @@ def test_a_run_trained_again_is_shown_beside_its_record(other_results: Path) -> 
     make_tables.read.cache_clear()
     file.write_text(json.dumps(record | {"rows": [row]}))
     assert "| Omniglot | AUROC | 90.00 | 95.00 | 89.00 to 91.00 (outside) | – |" in make_settings.page("mnist")
+    make_tables.read.cache_clear()
+    file.write_text(json.dumps(record | {"rows": [row | {"seeds": [-0.02, 1.03], "inside_seeds": True}]}))
+    assert "| 0.00 to 100.00 |" in make_settings.page("mnist"), "no share is larger than all"
     make_tables.read.cache_clear()
     file.write_text(json.dumps(record | {"commit": None}))
     with pytest.raises(UsageError, match="has no commit"):

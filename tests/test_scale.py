@@ -83,6 +83,35 @@ def test_runs_per_hour_stand_beside_each_other_once_both_sides_are_measured(
     make_tables.read.cache_clear()
 
 
+def test_ray_data_is_left_out_where_it_was_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(make_tables, "RESULTS", tmp_path)
+    (tmp_path / "speed").mkdir()
+    row = side("", 1) | {"what": "predict", "same_bytes": True, "pictures": 9, "here_seconds": 1, "tasks_seconds": 2}
+    row |= {"tasks_seconds_scoring": 5}
+    for data, words in ({}, "took 5 seconds (`c`"), ({"data_seconds_scoring": 7}, "took 5 seconds, by Ray Data 7 (`c`"):
+        make_tables.read.cache_clear()
+        (tmp_path / "speed" / "cluster.json").write_text(json.dumps([row | data]))
+        assert words in make_scale.cluster()
+    make_tables.read.cache_clear()
+
+
+def test_sections_begin_with_what_they_are_about_and_empty_ones_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = "## What a kill changes\n\nA grid was killed"
+    assert make_scale.machine().startswith(killed)
+    assert killed in make_scale.PAGE.read_text()
+    kept = json.loads((make_tables.RESULTS / "speed" / "crash.json").read_text())
+    monkeypatch.setattr(make_tables, "RESULTS", tmp_path)
+    assert make_scale.machine().strip() == make_scale.cluster() == ""
+    (tmp_path / "speed").mkdir()
+    (tmp_path / "speed" / "crash.json").write_text(json.dumps([row | {"finished_untouched": False} for row in kept]))
+    assert "scores the same, files of finished cells NOT untouched" in make_scale.machine()
+    page = "<!-- cluster:begin --><!-- cluster:end -->"
+    monkeypatch.setattr(make_scale, "BLOCKS", {"cluster": make_scale.cluster})
+    assert make_scale.scale(page) == make_scale.scale(make_scale.scale(page)) == page.replace("--><", "-->\n\n<")
+
+
 def test_making_the_page_anew_changes_nothing() -> None:
     text = make_scale.PAGE.read_text()
     assert make_scale.scale(text) == text, "run `make results`"

@@ -203,6 +203,7 @@ def record(auroc: float) -> dict[str, Any]:
         "device": "cpu",
         "commit": "f" * 40,
         "versions": {"torch": "2"},
+        "raw_sha256": "0" * 64,
     }
 
 
@@ -224,6 +225,7 @@ def test_finished_cells_make_a_curve_and_missing_ones_a_gap(tmp_path: Path) -> N
     assert curve.means("auroc_sf") == {}
     assert curve.facts["commit"] == ["f" * 40]
     assert curve.points[0].auroc == {"a": 0.0}
+    assert curve.points[0].raw_sha256 == "0" * 64
     assert sizes_in_words(curve) == ["known 9, a 4"]
     again = Curve.of_json(json.loads(json.dumps(curve.as_json())))
     assert again.as_json() == curve.as_json()
@@ -268,6 +270,14 @@ def test_values_stand_in_their_order_with_0_left_of_the_smallest() -> None:
         assert (np.diff(places) > 0).all()
 
 
+def test_marks_of_names_stand_side_by_side() -> None:
+    left, right = study_figure(curve_of("regulariser", lambda _: 0.5)).axes
+    places = np.array([np.asarray(line.get_xdata(), float) for axes in (left, right) for line in axes.lines])
+    assert [line.get_label() for axes in (left, right) for line in axes.lines] == ["accuracy", "AUROC", "FPR95"]
+    assert (np.diff(places, axis=0) > 0.1).all()
+    assert np.abs(places - left.get_xticks()).max() < 0.5, "each by its own name"
+
+
 # Findings
 
 
@@ -294,6 +304,26 @@ def test_the_best_regulariser_is_named() -> None:
     assert "l1 96.00" in found.evidence
     (found,) = findings(curve_of("regulariser", lambda value: scores[value], values=["angle", "l2"]))
     assert found.agrees
+
+
+@pytest.mark.parametrize(
+    ("study", "curve"),
+    [
+        ("regulariser", lambda value: 0.9 + 0.004 * (value == "angle")),
+        ("regulariser", lambda value: 0.9 - 0.004 * (value == "angle")),
+        ("lambda-cl", lambda value: 0.9 + 0.004 * (value == 2)),
+        ("lambda-cl", lambda value: 0.9 - 0.004 * (value == 2)),
+        ("n-classes", lambda value: 0.9 + 0.0001 * value),
+    ],
+)
+def test_a_difference_that_seeds_make_is_none(
+    study: str, curve: Callable[[Any], float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = curve_of(study, curve, values=[2, 3, 4] if study == "n-classes" else None)
+    found = findings(made)[0]
+    assert found.verdict == "no difference larger than 0.5 points"
+    monkeypatch.setattr(make_studies, "curves", lambda: {f"mnist-{study}": made})
+    assert ". No difference larger than 0.5 points: " in make_studies.studies()
 
 
 def test_trends_over_the_number_of_classes_are_told_per_method() -> None:

@@ -4,6 +4,7 @@ import os
 import platform
 import signal
 import socket
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -53,20 +54,36 @@ def connected(address: str) -> Iterator[Any]:
         yield ray
         return
     before = {number: signal.getsignal(number) for number in SIGNALS}
+    with _messages_on_stderr():
+        try:
+            _knock(address)
+            ray.init(address, log_to_driver=False, logging_level="ERROR")
+        except (OSError, ValueError, RuntimeError, ImportError, AssertionError) as error:
+            found = "no Ray cluster is there" if isinstance(error, OSError) else first_line(error)
+            how = "start one with ray start --head, and see docs/scale.md"
+            raise UsageError(f"--ray = {address}: {found} ({how})") from None
+        finally:
+            _restore(before)
+        try:
+            yield ray
+        finally:
+            ray.shutdown()
+            _restore(before)
+
+
+@contextmanager
+def _messages_on_stderr() -> Iterator[None]:
+    """Within the block Ray prints messages about dead processes on standard error; standard output is for results."""
+    worker: Any = sys.modules.get("ray._private.worker")
+    prints = getattr(worker, "print_to_stdstream", None)
+    if prints is None:  # another version of Ray
+        yield
+        return
+    worker.print_to_stdstream = lambda data, *rest, **more: prints({**data, "is_err": True}, *rest, **more)
     try:
-        _knock(address)
-        ray.init(address, log_to_driver=False, logging_level="ERROR")
-    except (OSError, ValueError, RuntimeError, ImportError, AssertionError) as error:
-        found = "no Ray cluster is there" if isinstance(error, OSError) else first_line(error)
-        how = "start one with ray start --head, and see docs/scale.md"
-        raise UsageError(f"--ray = {address}: {found} ({how})") from None
+        yield
     finally:
-        _restore(before)
-    try:
-        yield ray
-    finally:
-        ray.shutdown()
-        _restore(before)
+        worker.print_to_stdstream = prints
 
 
 def _knock(address: str) -> None:

@@ -17,7 +17,7 @@ from uqgan.plots import CLASS_COLOURS, DASHES, Pictures, as_svg, colour_of, data
 from uqgan.ranking import Floats
 from uqgan.tradeoffs import mean_curve, risk_coverage, roc
 
-RESAMPLES, LEVEL = 200, 0.05
+RESAMPLES, LEVEL = 1000, 0.05
 Curve = tuple[Floats, Floats]
 METRICS = {
     "accuracy": (("accuracy",), True),
@@ -49,17 +49,18 @@ class Contestant:
         return mean(known) if known else None
 
 
-def compare(contestants: Sequence[Contestant]) -> dict[str, Any]:
+def compare(contestants: Sequence[Contestant], resamples: int = RESAMPLES) -> dict[str, Any]:
     """Template variables of the comparison; the best come first, by AUROC over all OoD sets or by accuracy."""
     sets = shared_sets(contestants)
     key = ("sets", sets[0], "auroc") if sets else ("accuracy",)
     ordered = sorted(contestants, key=lambda one: -(one.mean(key) or 0.0))
     best = next((one for one in ordered if not one.sees_ood), ordered[0])
-    rows = [row_of(one, best, sets) for one in ordered]
+    rows = [row_of(one, best, sets, resamples) for one in ordered]
     return {
         "together": sets[0] if sets else "",
         "sets": sets,
         "rows": rows,
+        "resamples": resamples,
         "best": best.title,
         "bold": bold(rows),
         "heat": [(one.title, [one.mean(("sets", name, "auroc")) for name in sets]) for one in ordered],
@@ -73,7 +74,7 @@ def shared_sets(contestants: Sequence[Contestant]) -> list[str]:
     return [name for name in set_names(every[0]) if all(name in set_names(outputs) for outputs in every)]
 
 
-def row_of(one: Contestant, best: Contestant, sets: Sequence[str]) -> dict[str, Any]:
+def row_of(one: Contestant, best: Contestant, sets: Sequence[str], resamples: int) -> dict[str, Any]:
     """Row of the leaderboard: means with their spread over seeds or a single run's interval, and the paired test."""
     cells = {}
     for name, (place, _) in METRICS.items():
@@ -87,11 +88,11 @@ def row_of(one: Contestant, best: Contestant, sets: Sequence[str]) -> dict[str, 
             "std": stdev(known) if len(known) > 1 else None,
             "interval": ends,
         }
-    p_value = None if one is best or not sets else p_against(one, best, sets[0])
+    p_value = None if one is best or not sets else p_against(one, best, sets[0], resamples)
     return {"title": one.title, "n": len(one.seeds), "cells": cells, "p": p_value, "sees_ood": one.sees_ood}
 
 
-def p_against(one: Contestant, best: Contestant, name: str) -> float | None:
+def p_against(one: Contestant, best: Contestant, name: str, resamples: int = RESAMPLES) -> float | None:
     """P-value of "no difference in AUROC" to the best, the largest of the pairs with one seed; None without a pair.
 
     Later pairs are not looked at once one shows no difference.
@@ -102,7 +103,7 @@ def p_against(one: Contestant, best: Contestant, name: str) -> float | None:
         (first, is_ood), (second, other) = (ranking(outputs, "epistemic", name) for outputs in pair)
         if not torch.equal(is_ood, other) or not torch.equal(pair[0].y, pair[1].y):
             continue
-        largest = max(largest or 0.0, paired_bootstrap(first, second, is_ood, RESAMPLES).p_value)
+        largest = max(largest or 0.0, paired_bootstrap(first, second, is_ood, resamples).p_value)
         if largest > LEVEL:
             break
     return largest

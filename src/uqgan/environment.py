@@ -50,6 +50,13 @@ def training_seconds(record: Mapping[str, Any]) -> float:
     return max(float(record["seconds"]), sum(float(seconds) for name, seconds in stages.items() if name != MEMBERS))
 
 
+def shared_by(records: Sequence[Mapping[str, Any]], command: str) -> dict[str, Any]:
+    """Conditions of several runs together: all devices and commits, seconds in all, versions, and the command."""
+    found = {key: list(dict.fromkeys(record[key] for record in records)) for key in ("device", "commit")}
+    seconds = round(sum(record["seconds"] for record in records), 1)
+    return {**found, "seconds": seconds, "versions": records[0]["versions"] if records else {}, "command": command}
+
+
 def versions() -> dict[str, str]:
     packages = ("torch", "numpy", "scikit-learn", "safetensors", "pydantic")
     program = {"uqgan": __version__, "python": platform.python_version()}

@@ -7,7 +7,7 @@ from functools import partial
 from uqgan.studies import Curve, Value
 
 CLOSE = 0.005
-"""Difference of scores that counts as equality, as seeds differ by as much."""
+"""Difference of scores that says nothing, as seeds differ by as much."""
 
 
 @dataclass(frozen=True)
@@ -16,12 +16,19 @@ class Finding:
 
     words: str
     """Statement of the paper."""
-    agrees: bool
+    agrees: bool | None
+    """None if the differences are too small to tell."""
     evidence: str
     """Values of the curve."""
 
+    @property
+    def verdict(self) -> str:
+        if self.agrees is None:
+            return f"no difference larger than {100 * CLOSE:g} points"
+        return "agrees" if self.agrees else "does not agree"
 
-Check = Callable[[Curve], tuple[bool, str] | None]
+
+Check = Callable[[Curve], tuple[bool | None, str] | None]
 """Whether a curve agrees, and its values; None if values are missing."""
 
 
@@ -49,15 +56,21 @@ def at(value: Value, score: float) -> str:
     return f"{100 * score:.2f} at {value:g}" if isinstance(value, int | float) else f"{value} {100 * score:.2f}"
 
 
-def best_within(low: float, high: float, curve: Curve) -> tuple[bool, str] | None:
-    """Whether a value from low to high has the best AUROC, up to CLOSE."""
+def ahead(ours: float, others: float) -> bool | None:
+    """Whether a score is higher than the best of others, or lower; None if they differ by no more than CLOSE."""
+    return ours > others if abs(ours - others) > CLOSE else None
+
+
+def best_within(low: float, high: float, curve: Curve) -> tuple[bool | None, str] | None:
+    """Whether a value from low to high has the best AUROC."""
     found = curve.means("auroc")
     inside = {value: score for value, score in found.items() if low <= float(value) <= high}
-    if not inside or len(found) < 3:
+    outside = {value: score for value, score in found.items() if value not in inside}
+    if not inside or not outside or len(found) < 3:
         return None
-    best, ours = max(found, key=found.__getitem__), max(inside, key=inside.__getitem__)
-    said = f"best AUROC {at(best, found[best])}" + ("" if best in inside else f", {at(ours, inside[ours])}")
-    return found[best] - inside[ours] <= CLOSE, said
+    ours, other = max(inside, key=inside.__getitem__), max(outside, key=outside.__getitem__)
+    first, second = sorted((ours, other), key=lambda value: -found[value])
+    return ahead(found[ours], found[other]), f"best AUROC {at(first, found[first])}, {at(second, found[second])}"
 
 
 def worse_at(values: tuple[float, ...], curve: Curve) -> tuple[bool, str] | None:
@@ -70,16 +83,16 @@ def worse_at(values: tuple[float, ...], curve: Curve) -> tuple[bool, str] | None
     return all(found[best] - found[value] > CLOSE for value in values), f"AUROC {said}, best {at(best, found[best])}"
 
 
-def best_named(name: str, curve: Curve) -> tuple[bool, str] | None:
-    """Whether no value has a better AUROC than this one."""
+def best_named(name: str, curve: Curve) -> tuple[bool | None, str] | None:
+    """Whether a value has a better AUROC than all others."""
     found = curve.means("auroc")
     if name not in found or len(found) < 2:
         return None
     said = ", ".join(at(value, score) for value, score in found.items())
-    return max(found.values()) - found[name] <= CLOSE, f"AUROC: {said}"
+    return ahead(found[name], max(score for value, score in found.items() if value != name)), f"AUROC: {said}"
 
 
-def trend(metric: str, sign: int, methods: tuple[str, ...], curve: Curve) -> tuple[bool, str] | None:
+def trend(metric: str, sign: int, methods: tuple[str, ...], curve: Curve) -> tuple[bool | None, str] | None:
     """Whether a metric is higher (sign 1) or lower (-1) at the largest value than at the smallest."""
     chosen = methods or curve.methods
     found = {method: curve.means(metric, method) for method in chosen if method in curve.methods}
@@ -87,17 +100,18 @@ def trend(metric: str, sign: int, methods: tuple[str, ...], curve: Curve) -> tup
     if not ends:
         return None
     said = ", ".join(f"{method} {100 * first:.2f} → {100 * last:.2f}" for method, (first, last) in ends.items())
-    return all(sign * (last - first) > 0 for first, last in ends.values()), said
+    return ahead(min(sign * (last - first) for first, last in ends.values()), 0.0), said
 
 
-def highest(metric: str, method: str, curve: Curve) -> tuple[bool, str] | None:
+def highest(metric: str, method: str, curve: Curve) -> tuple[bool | None, str] | None:
     """Whether a method has the highest mean of a metric over all values."""
     found = {each: list(curve.means(metric, each).values()) for each in curve.methods}
     averages = {each: sum(scores) / len(scores) for each, scores in found.items() if scores}
     if method not in averages or len(averages) < 2:
         return None
     said = ", ".join(f"{each} {100 * score:.2f}" for each, score in averages.items())
-    return max(averages.values()) - averages[method] <= CLOSE, f"mean over the values: {said}"
+    others = max(score for each, score in averages.items() if each != method)
+    return ahead(averages[method], others), f"mean over the values: {said}"
 
 
 HANDWRITTEN = ("mnist", "digits")

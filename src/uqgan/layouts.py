@@ -2,11 +2,12 @@
 
 import csv
 import io
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 
 from uqgan import paper
-from uqgan.errors import count
 from uqgan.methods import METHODS
 from uqgan.paper import BETTER, WORSE
 from uqgan.reproduction import INCOMPARABLE, MISSING, Block, Cell, Column, Reproduction, Row, bare
@@ -14,9 +15,11 @@ from uqgan.results import Result, set_title
 
 MARKS = {BETTER: " ▲", WORSE: " ▼"}
 VERDICTS = " ▲ better, ▼ worse than the paper by more than 2 of its standard deviations."
-NOTHING = "–"
+NOTHING, SEES = "–", " (sees outliers)"
 NAMED = 4
 """Limit of columns listed in which a method is worse; further ones are counted."""
+WIDEST = 8
+"""Limit of columns of a LaTeX table."""
 RUNS = "Runs, with 95 % intervals over their test samples"
 CSV_COLUMNS = (
     "setting", "method", "metric", "sets", "score", "paper", "paper_std", "ours", "ours_std", "n", "seeds",
@@ -75,7 +78,7 @@ def signed(difference: float | None) -> str:
 def title_of(row: Row) -> str:
     """Title of a method, with a mark for what distinguishes it from the other rows."""
     if METHODS[row.method].sees_ood:
-        return f"{row.title} (sees outliers)"
+        return row.title + SEES
     return row.title if row.printed or not paper.methods(row.task) else f"{row.title} (ours)"
 
 
@@ -119,11 +122,12 @@ def explanations(found: Reproduction) -> list[str]:
             "from its values per set, weighted by their sizes, with the deviation of independent sets; AUPR cannot be."
         )
     if any(METHODS[row.method].sees_ood and row.results for row in found.rows):
-        of_theirs = f", and {names_of(found.lacking)}" if found.lacking else ""
         said.append(
-            f"Oracles of ours trained with other pictures of the sets they are tested on: {names_of(found.sets)}. "
-            f"These training sets are smaller than the authors', who have whole ones{of_theirs}."
+            f"Oracles of ours trained with other pictures of the sets they are tested on: {names_of(found.sets)}."
         )
+        if paper.methods(found.task):
+            of_theirs = f", and {names_of(found.lacking)}" if found.lacking else ""
+            said[-1] += f" These training sets are smaller than the authors', who have whole ones{of_theirs}."
     if paper.methods(found.task) and not all(row.printed for row in found.rows):
         said.append("Rows marked (ours) are not in the paper.")
     return said
@@ -206,39 +210,67 @@ def to_csv(found: Reproduction) -> str:
 
 def to_latex(found: Reproduction) -> str:
     """Tables in the paper's layout, mean (standard deviation) with the best of ours in bold; needs booktabs."""
-    parts = [latex_table(found, block) for block in found.blocks]
-    return "\n\n".join([*(f"% {each.replace(VERDICTS, '')}" for each in sentences(found)), *parts]) + "\n"
+    comments = [r"needs \usepackage{booktabs}", *(each.replace(VERDICTS, "") for each in sentences(found))]
+    parts = [latex_table(found, part) for block in found.blocks for part in split(block)]
+    return "\n\n".join(["\n".join(f"% {each}" for each in comments), *parts]) + "\n"
+
+
+def split(block: Block) -> list[Block]:
+    """Tables that fit on a page: one with many columns is split by their metric."""
+    if len(block.columns) <= WIDEST:
+        return [block]
+    metrics = dict.fromkeys(column.metric for column in block.columns)
+    parts = {metric: tuple(column for column in block.columns if column.metric == metric) for metric in metrics}
+    return [Block(f"{block.title}, {paper.TITLES[metric]}", columns) for metric, columns in parts.items()]
 
 
 def latex_table(found: Reproduction, block: Block) -> str:
-    head = " & ".join(["Method", "", *(latex_text(column.title) for column in block.columns)])
-    body = []
-    for line in lines(found, block):
-        if line.who == DIFFERENCE:
-            continue
-        cells = [latex_value(text) for text in line.cells]
-        seeds = f", {count(int(line.seeds), 'seed')}" if line.seeds else ""
-        body.append(" & ".join([latex_text(line.method), f"{line.who}{seeds}", *cells]) + r" \\")
-    return "\n".join(
-        [
-            r"\begin{table}",
-            rf"\caption{{{latex_text(set_title(found.task))}: {latex_text(block.title)}}}",
-            rf"\begin{{tabular}}{{ll{'r' * len(block.columns)}}}",
-            r"\toprule",
-            head + r" \\",
-            r"\midrule",
-            *body,
-            r"\bottomrule",
-            r"\end{tabular}",
-            r"\end{table}",
-        ]
-    )
+    """Table with groups of columns, and with rules between our own methods, the baselines and the oracles."""
+    sections = []
+    for kind in range(3):
+        rows = tuple(row for row in found.rows if kind_of(row) == kind)
+        shown = [latex_line(line) for line in lines(replace(found, rows=rows), block) if line.who != DIFFERENCE]
+        sections += ["\n".join(shown)] if shown else []
+    title = latex_text(f"{set_title(found.task)}: {block.title}")
+    name = re.sub("[^a-z0-9]+", "-", f"{found.task} {block.title.partition(' without')[0]}".lower())
+    head = [r"\begin{table}[t]", r"\centering\scriptsize\setlength{\tabcolsep}{2pt}"]
+    head += [rf"\caption{{{title}. Percent (standard deviation); ours (seeds).}}", rf"\label{{tab:{name}}}"]
+    head += [rf"\begin{{tabular}}{{ll{'c' * len(block.columns)}}}", r"\toprule", *latex_head(block), r"\midrule"]
+    return "\n".join([*head, "\n\\midrule\n".join(sections), r"\bottomrule", r"\end{tabular}", r"\end{table}"])
 
 
-def latex_value(text: Text) -> str:
-    mean, plus_minus, std = text.words.partition(" ± ")
-    shown = rf"\textbf{{{mean}}}" if text.best else mean.replace(NOTHING, "--")
-    return f"{shown} ({std})" if plus_minus else shown
+def kind_of(row: Row) -> int:
+    """Place of a method in the paper's tables: its own methods, baselines, oracles."""
+    return 2 if METHODS[row.method].sees_ood else int(not row.method.startswith("uqgan"))
+
+
+def latex_head(block: Block) -> list[str]:
+    """Groups of columns, the rules below them, and the columns with arrows to the better side."""
+    titles, groups = [], []
+    for column in block.columns:
+        metric = paper.TITLES[column.metric]
+        group, comma, score = column.title.partition(", ")  # "AUROC near, Eq. 4"
+        known = "Out-of-Distribution" if column.sets else "In-Distribution"
+        arrow = r"$\downarrow$" if column.metric in paper.LOWER_IS_BETTER else r"$\uparrow$"
+        titles.append(f"{score if comma else metric[0].upper() + metric[1:]} {arrow}")
+        groups.append(group if comma else known)
+    spans, rules, first = [], [], 3
+    for group, alike in groupby(groups):
+        n = len(list(alike))
+        spans.append(rf"\multicolumn{{{n}}}{{c}}{{{group}}}")
+        rules.append(rf"\cmidrule(lr){{{first}-{first + n - 1}}}")
+        first += n
+    return [" & ".join(["", "", *spans]) + r" \\", " ".join(rules), " & ".join(["Method", "", *titles]) + r" \\"]
+
+
+def latex_line(line: Line) -> str:
+    cells = []
+    for text in line.cells:
+        mean, plus_minus, std = text.words.replace(NOTHING, "--").partition(" ± ")
+        words = rf"{mean}\,({std})" if plus_minus else mean
+        cells.append(rf"\textbf{{{words}}}" if text.best else words)
+    who = f"{line.who} ({line.seeds})" if line.seeds else line.who
+    return " & ".join([latex_text(line.method.removesuffix(SEES)), who, *cells]) + r" \\"
 
 
 def latex_text(words: str) -> str:

@@ -3,7 +3,6 @@
 All text is in `templates/report.html.jinja`; this module supplies the numbers and figures.
 """
 
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from torch import Tensor
 
 from uqgan import curves, plots, shields
-from uqgan.contest import Contestant, compare
+from uqgan.contest import RESAMPLES, Contestant, compare
 from uqgan.data.tasks import Task
 from uqgan.decisions import WORDS, Decisions
 from uqgan.environment import training_seconds
@@ -32,8 +31,9 @@ from uqgan.runs import Record, run_titles
 from uqgan.uncertainty import UNITS, Prediction, read_one_vs_all
 
 POINTS_SHOWN, GAPS_SHOWN = 250, 3000
-MANY = 8
-"""Number of runs from which on details are given of one run per method, and only the best is compared with all."""
+MANY, FEW_RESAMPLES = 8, 200
+"""Number of runs from which on details are given of one run per method, and only the best is compared with all, on
+so many resamples."""
 
 
 @dataclass(frozen=True)
@@ -87,36 +87,45 @@ def render(chapters: list[Chapter], title: str) -> str:
 
 
 def by_task(chapters: list[Chapter]) -> list[list[Chapter]]:
-    """Runs grouped by task and method, otherwise in the given order."""
-    plans = [chapter.record.plan for chapter in chapters]
-    tasks, methods = [plan.task for plan in plans], [plan.method for plan in plans]
-    ordered = sorted(chapters, key=lambda c: (tasks.index(c.record.plan.task), methods.index(c.record.plan.method)))
-    return [list(group) for _, group in itertools.groupby(ordered, lambda c: c.record.plan.task)]
+    """Runs grouped by task, otherwise in the given order."""
+    groups: dict[str, list[Chapter]] = {}
+    for chapter in chapters:
+        groups.setdefault(chapter.record.plan.task, []).append(chapter)
+    return list(groups.values())
 
 
 def describe_group(group: Sequence[Chapter]) -> dict[str, Any]:
-    """Template variables of one task; its runs are compared with the first of them."""
-    first, pairs = group[0].outputs, list(zip(group, run_titles([c.record.plan for c in group]), strict=True))
-    alike = contestants(group)
-    many = len(group) >= MANY and len(alike) < len(group)
-    shown = [members[0] for members in alike.values()] if many else list(group)
+    """Template variables of one task; several methods are in the order of their leaderboard.
+
+    Its runs are compared with the first of them, of several methods with the first of the best without outliers.
+    """
+    alike, many = contestants(group), len(group) >= MANY
+    contest, first = None, group[0]
+    if len(alike) > 1:
+        every = [contestant(title, members) for title, members in alike.items()]
+        contest = compare(every, FEW_RESAMPLES if many else RESAMPLES)
+        alike = {row["title"]: alike[row["title"]] for row in contest["rows"]}
+        first = alike[contest["best"]][0]
+    group = [chapter for members in alike.values() for chapter in members]
+    pairs = list(zip(group, run_titles([c.record.plan for c in group]), strict=True))
+    shown = [members[0] for members in alike.values()] if many else group
     return {
-        "contest": compare([contestant(title, members) for title, members in alike.items()])
-        if len(alike) > 1
-        else None,
-        "many": len(group) >= MANY,
+        "contest": contest,
+        "many": many,
         "left_out": len(group) - len(shown),
         "task": group[0].task,
         "kind": {1: "point", 3: "picture"}[len(group[0].task.shape)],
         "found": [chapter.found for chapter in group],
-        "sets": [name for name in set_names(first) if all(name in c.found["scores"]["sets"] for c in group)],
+        "sets": [name for name in set_names(first.outputs) if all(name in c.found["scores"]["sets"] for c in group)],
         "titles": [title for _, title in pairs],
         "seeds": [chapter.record.plan.seed for chapter in group],
         "runs": [describe(chapter, title) for chapter, title in pairs if any(chapter is each for each in shown)],
+        "first": next(title for chapter, title in pairs if chapter is first),
         "differences": [
             (title, name, result)
-            for chapter, title in (pairs[1:] if len(group) < MANY else [])
-            for name, result in differences(first, chapter.outputs).items()
+            for chapter, title in (pairs if not many else [])
+            if chapter is not first
+            for name, result in differences(first.outputs, chapter.outputs).items()
         ],
     }
 
@@ -208,7 +217,7 @@ def differences(first: Outputs, second: Outputs) -> dict[str, Comparison]:
     if sizes[0] != sizes[1] or not torch.equal(first.y, second.y):
         return {}
     ranked = {name: [ranking(each, "epistemic", name) for each in (first, second)] for name in set_names(first)}
-    return {name: paired_bootstrap(a, b, is_ood) for name, ((a, is_ood), (b, _)) in ranked.items()}
+    return {name: paired_bootstrap(a, b, is_ood, RESAMPLES) for name, ((a, is_ood), (b, _)) in ranked.items()}
 
 
 def heat_maps(chapter: Chapter) -> Pictures:

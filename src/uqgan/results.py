@@ -4,6 +4,7 @@ A record is the scores.json of a run's folder, or a copy of it as results/TASK/M
 """
 
 import json
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -182,12 +183,22 @@ def deviation(result: Result) -> str:
 
 
 def check_origin(file: Path, record: dict[str, Any]) -> None:
-    """Refuse a record without its conditions; an imported one must also have its source."""
-    missing = [key for key in ORIGIN if record.get(key) is None or record[key] == ""]
-    if missing:
-        raise UsageError(f"{file}: has no {missing[0]} (a result is repeatable, or no result)")
-    if "imported" in record and not isinstance(record["imported"], str):
-        raise UsageError(f"{file}: imported = {record['imported']}: must say in words where it comes from")
+    """Refuse a run's record without its conditions; one whose commit the program did not write must have its source."""
+    check_keys(file, record, ORIGIN)
+    written = re.fullmatch(r"[0-9a-f]{40}\+?", str(record["commit"]))
+    if not isinstance(record.get("imported", "" if written else None), str):
+        given = record.get("imported", "missing")
+        raise UsageError(
+            f"{file}: commit = {record['commit']}, imported = {given}: must say in words where it comes from"
+        )
+
+
+def check_keys(file: Path, record: dict[str, Any], keys: Iterable[str]) -> None:
+    """Refuse a record without one of these conditions."""
+    for key in keys:
+        value = record.get(key)
+        if value in (None, "", [], {}) or (isinstance(value, list) and None in value):
+            raise UsageError(f"{file}: has no {key} (a result is repeatable, or no result)")
 
 
 def _percent(value: float | None) -> float | None:

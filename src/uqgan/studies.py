@@ -11,6 +11,7 @@ from typing import Any, Literal
 from uqgan.cells import Cell, config_of, plan_cells
 from uqgan.config import suggest
 from uqgan.data.tasks import TASKS, is_user_data
+from uqgan.environment import shared_by
 from uqgan.errors import UsageError
 from uqgan.paper import TITLES
 
@@ -19,8 +20,6 @@ Settings = Mapping[str, Any]
 """Settings by dotted name."""
 POWERS = (0, 1, 2, 4, 8, 16, 32, 64, 128)
 N_CLASSES = "n-classes"
-FACTS = ("device", "commit")
-"""Conditions that all cells of a curve should share."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +91,8 @@ class Point:
     sizes: Mapping[str, int]
     """Number of known samples, and of each OoD set."""
     seconds: float
+    raw_sha256: str = ""
+    """Digest of the raw scores; empty in older studies."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class Curve:
     """Settings that differ from the task's, the same for all points."""
     points: tuple[Point, ...]
     facts: Mapping[str, Any]
-    """Device, commits, versions and command."""
+    """Devices, commits, seconds, versions and command."""
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -207,14 +208,12 @@ def gather(
         if "balanced" not in record:
             raise UsageError(f"{root / cell.name / cell.result}: by an older version (delete it, and it is made anew)")
     points = tuple(point_of(value, cell, record) for (value, cell), record in records.items())
-    facts = {key: list(dict.fromkeys(record[key] for record in records.values())) for key in FACTS}
-    versions: dict[str, str] = next((record["versions"] for record in records.values()), {})
     return Curve(
         study=name,
         task=task,
         settings=fixed_settings(name, task, changes),
         points=points,
-        facts=facts | {"versions": versions, "command": command},
+        facts=shared_by(list(records.values()), command),
     )
 
 
@@ -229,4 +228,5 @@ def point_of(value: Value, cell: Cell, record: Mapping[str, Any]) -> Point:
         auroc={key: row["auroc"] for key, row in known["sets"].items() if key in together["sizes"]},
         sizes=together["sizes"],
         seconds=round(record["seconds"], 1),
+        raw_sha256=record["raw_sha256"],
     )

@@ -14,6 +14,10 @@ from uqgan.studies import N_CLASSES, STUDIES, Curve, Value
 LEFT = ("accuracy", "auroc", "aupr_out", "auroc_sf")
 RIGHT = ("aupr_in", "fpr95_id_positive", "ece")
 """Metrics of both axes, as in the paper."""
+NAMED = ("accuracy", "auroc", "fpr95_id_positive")
+"""Those drawn of a study of names, side by side: marks without lines would hide each other."""
+STEP = 0.15
+"""Distance of marks side by side, as a share of the distance of names."""
 MARKERS = "osD^vPX"
 
 
@@ -29,7 +33,9 @@ def metrics_figure(curve: Curve) -> Figure:
     right = left.twinx()
     right.spines["right"].set_visible(True)
     colours, markers = iter(CLASS_COLOURS), iter(MARKERS)
-    for axes, metrics, dash in ((left, LEFT, DASHES[0]), (right, RIGHT, DASHES[1])):
+    drawn = NAMED if STUDIES[curve.study].axis == "names" else LEFT + RIGHT
+    for axes, side, dash in ((left, LEFT, DASHES[0]), (right, RIGHT, DASHES[1])):
+        metrics = [metric for metric in side if metric in drawn]
         for metric in metrics:
             _line(axes, curve, metric, curve.methods[0], TITLES[metric], (next(colours), next(markers), dash))
         axes.set_ylabel(", ".join(TITLES[metric] for metric in metrics) + " in %", fontsize=7)
@@ -56,7 +62,7 @@ def methods_figure(curve: Curve) -> Figure:
 
 def _line(axes: Axes, curve: Curve, metric: str, method: str, label: str, look: tuple[str, str, object]) -> None:
     """Line of a metric's means over the values; unordered names are not connected."""
-    place, (colour, marker, dash) = _places(curve), look
+    place, (colour, marker, dash) = _places(curve, metric), look
     found = curve.means(metric, method)
     x, y = [place(value) for value in curve.values], [100 * found.get(value, math.nan) for value in curve.values]
     joined = dash if STUDIES[curve.study].axis != "names" else "none"
@@ -68,11 +74,12 @@ def _line(axes: Axes, curve: Curve, metric: str, method: str, label: str, look: 
         axes.plot([place(point.value) for point in each], scores, ".", color=colour, ms=2, alpha=0.6)
 
 
-def _places(curve: Curve) -> Callable[[Value], float]:
-    """Positions of values on the axis: logarithms, with 0 one step before the smallest, or indices of names."""
+def _places(curve: Curve, metric: str = "") -> Callable[[Value], float]:
+    """Positions of values on the axis: logarithms, with 0 one step before the smallest, or beside indices of names."""
     axis, values = STUDIES[curve.study].axis, curve.values
     if axis == "names":
-        return lambda value: float(values.index(value))
+        shift = STEP * (NAMED.index(metric) - (len(NAMED) - 1) / 2) if metric else 0.0
+        return lambda value: values.index(value) + shift
     if axis == "linear":
         return float
     first = min((float(value) for value in values if float(value) > 0), default=1.0)

@@ -102,7 +102,15 @@ def show_rows(rows: list[dict[str, Any]], as_json: bool, whole: bool = False) ->
     for row in rows:
         table.add_row(*(escape(str(value)) for value in row.values()))
     out = Console(highlight=False)
-    if whole and not out.is_terminal:
+    if whole:
+        print_whole(out, table)
+    else:
+        out.print(table)
+
+
+def print_whole(out: Console, table: Table) -> None:
+    """Print a table, with a line per row where there is no terminal to fit into."""
+    if not out.is_terminal:
         out.width = max(out.width, out.measure(table, options=out.options.update(width=10_000)).maximum)
     out.print(table)
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from uqgan.cli.app import Json, Machine, Voice, app, print_json
+from uqgan.cli.app import Json, Machine, Voice, app, print_json, print_whole
 from uqgan.cli.elsewhere import noted
 from uqgan.cli.reproduce import SHORT, coloured
 from uqgan.errors import RunFailed, UsageError
@@ -168,7 +168,7 @@ def show(made: Sequence[Prepared]) -> None:
             who = f"{SHORT.get(line.who, line.who)} {line.seeds}"
             table.add_row(escape(line.method), who, *map(coloured, line.cells))
         out.print(f"[bold]{escape(task)}[/bold]: accuracy on each kind of test samples, in percent")
-        out.print(table)
+        print_whole(out, table)
         sets = {name for row in rows for record in row.records for name in record["tested_on"]["ood"]}
         lacking = [name for name in paper.sizes(task) if name not in sets]
         if lacking:
@@ -177,7 +177,7 @@ def show(made: Sequence[Prepared]) -> None:
 
 
 def rows_of_runs(made: Sequence[Prepared]) -> "list[Row]":
-    """Key of a row, which is the same for runs that differ only in their seed."""
+    """Rows of the table; runs that differ only in their seed share one."""
     from uqgan.detection_table import Row
     from uqgan.runs import run_titles
 

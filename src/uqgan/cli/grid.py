@@ -100,6 +100,8 @@ def show_plan(cells: Sequence["Cell"], place: Place, times: Sequence[Path], as_j
     show_rows([row | {"minutes": expected(row["minutes"])} for row in rows], as_json=False, whole=True)
     to_do = [*found.to_do, *(found.failed if place.retry_failed else [])]
     words = [f"{count(len(to_do), 'cell')} to do", *([time_for(to_do, known, device)] if to_do else [])]
+    if found.failed and not place.retry_failed:
+        words.append(f"{len(found.failed)} failed before (--retry-failed)")
     Console(highlight=False).print(", ".join(words), soft_wrap=True)
 
 

@@ -1,8 +1,9 @@
 """Parts common to all commands that run cells: options, execution, and results."""
 
 import json
+import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
@@ -214,6 +215,12 @@ def check_outcome(rows: Sequence[dict[str, Any]]) -> None:
         raise RunFailed(f"{failed} of {count(len(rows), 'cell')} failed{rest} (--retry-failed tries again)")
     if unfinished:
         raise OutOfTime(f"{unfinished} of {count(len(rows), 'cell')} unfinished (the same command goes on)")
+
+
+def command_of(name: str, options: Mapping[str, Any]) -> str:
+    """Command that makes the same results on any machine; empty options are left out."""
+    given = [(f"--{option.replace('_', '-')}", str(value)) for option, value in options.items() if value != ""]
+    return shlex.join(["uqgan", *name.split(), *(word for pair in given for word in pair)])
 
 
 def percent(value: float | None) -> str:

@@ -1,7 +1,5 @@
 """The command study: repetition of the paper's studies."""
 
-import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +9,7 @@ from rich.console import Console
 from uqgan.cli.app import Json, Voice, app, print_json, show_rows
 from uqgan.cli.chosen import changes, chosen_methods, chosen_seeds
 from uqgan.cli.grid import show_plan
-from uqgan.cli.running import Place, check_outcome, outcome, percent, run_cells
+from uqgan.cli.running import Place, check_outcome, command_of, outcome, percent, run_cells
 from uqgan.cli.work import Pictures
 from uqgan.config import Config
 
@@ -72,16 +70,10 @@ def study(
         return
     run_cells(all_cells, place, pictures, voice)
     options = {"task": task, "methods": methods, "seeds": seeds if seeds != "0" else "", "values": values, **fixed}
-    curve = gather(name, task, cells, fixed, place.output, command_of(name, options))
+    curve = gather(name, task, cells, fixed, place.output, command_of(f"study {name}", options))
     if curve.points:
         show(curve, place.output / FOLDER, as_json, voice)
     check_outcome(outcome(all_cells, place.output))
-
-
-def command_of(name: str, options: Mapping[str, Any]) -> str:
-    """Command that makes the same curves on any machine."""
-    given = [(f"--{option.replace('_', '-')}", str(value)) for option, value in options.items() if value != ""]
-    return shlex.join(["uqgan", "study", name, *(word for pair in given for word in pair)])
 
 
 def show(curve: "Curve", folder: Path, as_json: bool, voice: Voice) -> None:
@@ -92,13 +84,12 @@ def show(curve: "Curve", folder: Path, as_json: bool, voice: Voice) -> None:
     if as_json:
         print_json(curve.as_json())
     else:
-        show_rows(rows_of(curve), as_json=False)
+        show_rows(rows_of(curve), as_json=False, whole=True)
         out = Console(highlight=False)
         for words in sizes_in_words(curve):
             out.print(f"validation samples: {words}", markup=False, soft_wrap=True)
         for found in findings(curve):
-            verdict = "agrees" if found.agrees else "does not agree"
-            out.print(f"paper: {found.words}; {verdict}: {found.evidence}", markup=False, soft_wrap=True)
+            out.print(f"paper: {found.words}; {found.verdict}: {found.evidence}", markup=False, soft_wrap=True)
     written = write(curve, folder)
     voice.say(f"wrote {written}.json, .svg and .png")
 

@@ -1,8 +1,11 @@
 """The command sweep: search for settings."""
 
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
@@ -11,7 +14,7 @@ from rich.console import Console
 
 from uqgan.cli.app import Json, Voice, Whole, app, print_json, show_rows
 from uqgan.cli.chosen import ConfigLists, changes, chosen_seeds
-from uqgan.cli.running import Place, check_outcome, outcome, percent, run_cells, show_outcome
+from uqgan.cli.running import Place, check_outcome, command_of, outcome, percent, run_cells, show_outcome
 from uqgan.cli.work import Pictures
 
 if TYPE_CHECKING:
@@ -71,14 +74,16 @@ def sweep(
     from uqgan.sweeps import best, check_metric, space_of
 
     check_sections(method, {})
-    space, numbers = space_of(changes(settings), task, method), chosen_seeds(seeds or "0")
-    search = Search(task, method, numbers, check_metric(by), place, pictures, voice)
-    tried = search.all_combinations(space) if trials is None else search.by_trials(space, trials)
+    given = changes(settings)
+    space, numbers = space_of(given, task, method), chosen_seeds(seeds or "0")
+    search = Search(task, method, space, numbers, check_metric(by), trials, place, pictures, voice)
+    tried = search.all_combinations() if trials is None else search.by_trials(trials)
     chosen = best(tried, by)
     cells = list(dict.fromkeys(cell for one in tried for cell in one.cells))
     whole = all(row["state"] != "unfinished" for row in outcome(cells, place.output))
     tested = search.report(chosen) if report and chosen and whole else []
-    found = search.written(space, tried, chosen, tested)
+    options = {"task": task, "method": method, "seeds": seeds, "by": by, "trials": trials or "", **given}
+    found = search.written(tried, chosen, tested, command_of("sweep --report" if report else "sweep", options))
     if as_json:
         print_json(found)
     else:
@@ -92,24 +97,39 @@ class Search:
 
     task: str
     method: str
+    space: "Space"
+    """Values of settings to choose from, of fixed settings a single one."""
     seeds: list[int]
     by: str
+    trials: int | None
     place: Place
     pictures: Pictures
     voice: Voice
     began: float = field(default_factory=time.monotonic)
 
-    def all_combinations(self, space: "Space") -> list["Tried"]:
+    @property
+    def file(self) -> Path:
+        """File of the results, named by the settings that vary; a digest keeps searches apart that differ otherwise."""
+        from uqgan.cells import LONGEST_NAME, title_of
+        from uqgan.sweeps import Range
+
+        varied = [name for name, values in self.space.items() if isinstance(values, Range) or len(values) > 1]
+        names = "+".join(name.rpartition(".")[2] for name in varied)[:LONGEST_NAME]
+        question = repr((self.task, self.space, self.seeds, self.by, self.trials))
+        parts = (title_of(self.task), self.method, names, sha256(question.encode()).hexdigest()[:8])
+        return self.place.output / FOLDER / f"{'-'.join(filter(None, parts))}.json"
+
+    def all_combinations(self) -> list["Tried"]:
         """Try every combination of the values."""
         from uqgan.sweeps import combinations
 
-        return self.tried(list(combinations(space)))
+        return self.tried(list(combinations(self.space)))
 
-    def by_trials(self, space: "Space", n: int) -> list["Tried"]:
+    def by_trials(self, n: int) -> list["Tried"]:
         """Try n combinations, a few at a time, drawn by the scores of earlier ones."""
         from uqgan.sweeps import Trials, gain
 
-        trials = Trials(space)
+        trials = Trials(self.space)
         found: list[Tried] = []
         while len(found) < n:
             asked = trials.ask(min(self.place.size or AT_ONCE, n - len(found)))
@@ -152,12 +172,15 @@ class Search:
         run_cells(list(dict.fromkeys(cells)), replace(self.place, max_minutes=left), self.pictures, self.voice)
 
     def written(
-        self, space: "Space", tried: Sequence["Tried"], chosen: "Tried | None", tested: Sequence[dict[str, Any]]
+        self, tried: Sequence["Tried"], chosen: "Tried | None", tested: Sequence[dict[str, Any]], command: str
     ) -> dict[str, Any]:
-        """Write the results as JSON."""
-        from uqgan.cells import title_of
+        """Write the results, and what they depend on, as JSON."""
+        from uqgan.environment import shared_by
         from uqgan.files import write_json
 
+        cells = [cell for one in tried for cell in one.cells] + self.cells_of_report(chosen if tested else None)
+        files = [self.place.output / cell.name / cell.result for cell in dict.fromkeys(cells)]
+        records = [json.loads(file.read_bytes()) for file in files if file.exists()]
         found = {
             "task": self.task,
             "method": self.method,
@@ -167,11 +190,10 @@ class Search:
             "tried": [{"settings": one.settings, "scores": one.scores or None} for one in tried],
             "chosen": chosen.settings if chosen else None,
             "tested": list(tested),
+            "facts": shared_by(records, command),
         }
-        name = "+".join(setting.rpartition(".")[2] for setting in space)
-        file = self.place.output / FOLDER / f"{title_of(self.task)}-{self.method}-{name}.json"
-        write_json(file, found)
-        self.voice.say(f"wrote {file}")
+        write_json(self.file, found)
+        self.voice.say(f"wrote {self.file}")
         return found
 
 
@@ -186,7 +208,7 @@ def show(tried: Sequence["Tried"], chosen: "Tried | None", by: str, tested: Sequ
         settings = {name.rpartition(".")[2]: str(value) for name, value in differing.items()}
         scores = {title: percent(each.scores.get(metric)) for metric, title in TITLES.items()}
         rows.append(settings | scores | {"": "chosen" if each is chosen else "" if each.scores else "not done"})
-    show_rows(rows, as_json=False)
+    show_rows(rows, as_json=False, whole=True)
     if not chosen:
         return
     out = Console(highlight=False)
