@@ -1,5 +1,6 @@
 """User-supplied folders of pictures: levels, splits, choices, and bad input of every kind, with real bytes."""
 
+import io
 import os
 import shutil
 import struct
@@ -13,7 +14,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from rich.console import Console
 
+import uqgan
 from pictures import Cli, encoded, picture, write_folder
 from uqgan.data.checks import fingerprints
 from uqgan.data.preprocessing import PixelFormat, pixels
@@ -189,8 +192,19 @@ def test_a_folder_is_trained_on_and_tested_again_by_its_name(photos: Path, cli: 
     assert grey
     assert status == 0, err
     assert "sea" in out
-    assert "classifier lenet" in err
+    assert [err.count(note) for note in ("2 classes: cat, dog", "classifier lenet, autoencoder small")] == [1, 1]
     assert cli("evaluate", run)[0] == 0
+
+
+def test_training_in_python_tells_what_the_command_tells(photos: Path) -> None:
+    words, task = io.StringIO(), load_task(photos)
+    console, quick = Console(file=words, width=200), {"epochs": 1, "device": "cpu"}
+    uqgan.fit("max-softmax", task, console=console, **quick)
+    for note in (*task.notes, "classifier lenet, autoencoder small"):
+        assert words.getvalue().count(f"{note}\n") == 1
+    told = words.getvalue()
+    uqgan.fit("max-softmax", task, console=console, quiet=True, **quick)
+    assert words.getvalue() == told
 
 
 # Bad input

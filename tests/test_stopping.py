@@ -35,9 +35,9 @@ QUICK = load_config(
 SIGNALS = [(signal.SIGINT, "stopped by hand", 130), (signal.SIGTERM, "stopped by SIGTERM", 143)]
 
 
-def stage(log: Log, total: int = 10, best: Best | None = None) -> Stage:
+def stage(log: Log, total: int = 10, best: Best | None = None, name: str = "test") -> Stage:
     net = nn.Linear(1, 1)
-    return Stage(log, "test", total, {"net": net, "optimizer": adam(net), "best": best or Best(net)})
+    return Stage(log, name, total, {"net": net, "optimizer": adam(net), "best": best or Best(net)})
 
 
 def heard(folder: Path, resume: bool = False) -> tuple[Log, io.StringIO]:
@@ -180,6 +180,33 @@ def test_resuming_says_from_which_step_it_goes_on_or_that_it_starts_anew(tmp_pat
     assert words.getvalue() == "going on at step 4 of 10 of test\n"
     _, words = heard(tmp_path / "new", resume=True)
     assert words.getvalue() == f"{tmp_path / 'new'}: nothing was saved to go on with: starting anew\n"
+
+
+@pytest.mark.parametrize(
+    ("done", "sentence"),
+    [(10, "nothing was saved of second: starting at step 0 of 5"), (4, "going on at step 4 of 10 of first")],
+)
+def test_resuming_in_a_later_stage_says_so_unless_an_earlier_one_goes_on(
+    done: int, sentence: str, tmp_path: Path
+) -> None:
+    leg = stage(Log(tmp_path), name="first")
+    leg.done = done
+    leg.save()
+    log, words = heard(tmp_path, resume=True)
+    for _ in stage(log, name="first"):
+        pass
+    for name in ("second", "third"):
+        for _ in stage(log, 5, name=name):
+            pass
+    told = [line for line in words.getvalue().splitlines() if ", after " not in line]
+    assert told == [sentence]
+
+
+def test_resuming_a_finished_run_says_that_nothing_is_left(task: Task, tmp_path: Path) -> None:
+    words = io.StringIO()
+    for resume in (False, True):
+        uqgan.fit("uqgan", task, config=QUICK, folder=tmp_path, resume=resume, console=Console(file=words, width=200))
+    assert words.getvalue().endswith(f"{tmp_path}: its training has finished, nothing is left to resume\n")
 
 
 def test_a_damaged_log_cannot_be_gone_on_with_and_is_named(tmp_path: Path) -> None:

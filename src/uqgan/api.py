@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,28 +64,26 @@ def fit(
     where = as_path(folder, "folder") if folder is not None else None
     on = choose_device(device)
     console = Console(quiet=True) if quiet else console or Console(stderr=True, highlight=False)
-    task = task if isinstance(task, Task) else named_task(task, console)
+    say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
+    task = task if isinstance(task, Task) else load_task(task, say=say)
     config = config or settings_of(task, overrides=sections(method, settings))
     plan = checked_plan(method, task, seed, config, classifier)
+    for note in notes_on(task, plan.config):
+        say(note)
     if where is None:
         return Run(train(plan, task, on, Log(None, seed, False, max_minutes, console), classifier), task)
     with alone_in(where, "training into it"):
         claim_folder(where, plan, resume, overwrite)
         if finished(where):
+            say(f"{where}: its training has finished, nothing is left to resume")
             return Run(load(where, device, classifier=classifier).record, task)
         return Run(train(plan, task, on, Log(where, seed, resume, max_minutes, console), classifier), task)
 
 
-def named_task(name: str | Path, console: Console) -> Task:
-    """Task by name, with notes on its data printed."""
-
-    def say(sentence: str) -> None:
-        console.print(sentence, highlight=False, markup=False, soft_wrap=True)
-
-    task = load_task(name, say=say)
-    for note in (*task.notes, *(f"{key}: left out, {why}" for key, why in task.missing.items())):
-        say(note)
-    return task
+def notes_on(task: Task, config: Config) -> list[str]:
+    """Notes on a task's data, what was left out, and the chosen networks."""
+    notes = [*task.notes, *(f"{key}: left out, {why}" for key, why in task.missing.items())]
+    return notes + ([f"classifier {config.classifier}, autoencoder {config.autoencoder.kind}"] if task.notes else [])
 
 
 def train(

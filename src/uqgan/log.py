@@ -56,6 +56,8 @@ class Log:
         self.rows: list[dict[str, Any]] = []
         self.seconds: dict[str, float] = {}
         self.reused: list[str] = []
+        self.resumed = False
+        """Whether the run goes on from saved states."""
         self._console = console or Console(quiet=True)
         self._deadline = time.monotonic() + 60 * max_minutes if max_minutes else None
         self._pace: Pace | None = None
@@ -79,7 +81,8 @@ class Log:
             raise disk_failure(file, error) from error
         except ValueError:
             raise RunFailed(f"{file}: damaged, cannot be gone on with (--overwrite starts the run anew)") from None
-        if resume and not any((folder / RESUME).glob("*.safetensors")):
+        self.resumed = resume and any((folder / RESUME).glob("*.safetensors"))
+        if resume and not self.resumed:
             self.say(f"{folder}: nothing was saved to go on with: starting anew")
         if importlib.util.find_spec("tensorboard"):
             with warnings.catch_warnings(action="ignore"):
@@ -112,6 +115,11 @@ class Log:
         """Whether a saved state of this member exists."""
         file = self.state_file("*")
         return file is not None and any(file.parent.glob(file.name))
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether a stage has been trained by this process, at least in part."""
+        return bool(self.seconds.keys() - set(self.reused))
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Write a row of log.jsonl, without times, so that the same seed gives the same bytes."""
