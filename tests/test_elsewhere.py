@@ -344,7 +344,46 @@ def test_broken_and_loose_pictures_are_told_and_left_out(place: Path, cli: Cli) 
     assert status == 0
     assert [row["n"] for row in json.loads(out)["scores"]["per_class"]] == [0, 2, 3]
     assert "broken: cat/1.png: not a png, jpg, webp or bmp picture" in err
-    assert "which have no class, passed over: 1" in err
+    assert f"1 picture passed over: lies right in {place / 'new'}/ (put pictures under CLASS/)" in err
+
+
+def test_what_training_tells_of_a_folder_is_told_of_test_pictures(place: Path, cli: Cli) -> None:
+    new = place / "new"
+    write_folder(new / "Test", ("cat", "dog"), n=4)
+    write_folder(new / "ood", ("sky",), n=3)
+    write_folder(place / "far", ("a",), n=3)
+    shutil.copy(new / "Test" / "cat" / "3.png", new / "Test" / "dog" / "also a dog.png")
+    for folder, name in (("Test/cat", "0.png"), ("ood/sky", "1.png")):
+        shutil.copy(new / folder / name, new / folder / "twice.png")
+        (new / folder / "notes.txt").write_text("text")
+    for folder in (new, new / "ood", new / "Test" / "dog"):
+        (folder / "up").symlink_to(new, target_is_directory=True)
+        picture(len(folder.parts)).save(folder / f"loose-{folder.name}.png")
+    (place / "far" / "a" / "more.heic").write_bytes(b"")
+    words = ("--test", new, "--ood", f"far={place / 'far'}", "--json")
+    status, out, err = cli("evaluate", place / "run", *words)
+    assert status == 0, err
+    assert [row["n"] for row in json.loads(out)["scores"]["per_class"]] == [0, 3, 5]
+    for note in (
+        "Test/ is taken as test/",
+        f"1 picture passed over: lies right in {new}/ (put pictures under CLASS/)",
+        f"1 picture passed over: lies right in {new / 'ood'}/ (put pictures under NAME/)",
+        "Test/cat/3.png and Test/dog/also a dog.png are the same picture in different classes: all left out",
+        "test: pictures left out because they equal another one, pixel for pixel: 1",
+        "ood sky: pictures left out because they equal another one, pixel for pixel: 1",
+        *(f"{name}: a link that leads back up, not followed" for name in ("new/Test: up", "ood/up", "Test/dog/up")),
+        f"test = {new / 'Test'}: 1 .txt file passed over",
+        f"ood sky = {new / 'ood' / 'sky'}: 1 .txt file passed over",
+        f"ood far = {place / 'far'}: 1 .heic file passed over",
+    ):
+        assert err.count(note) == 1, note
+
+
+def test_pictures_that_are_all_in_two_classes_are_refused(place: Path) -> None:
+    write_folder(place / "new", ("cat",), n=2)
+    shutil.copytree(place / "new" / "cat", place / "new" / "dog")
+    with pytest.raises(UsageError, match=r"^test: every picture is in several classes \(give others\)$"):
+        loaded(place).on(test=place / "new")
 
 
 @pytest.mark.parametrize(
