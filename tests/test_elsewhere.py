@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -202,8 +202,18 @@ def test_an_older_run_refuses_changed_data_in_a_sentence(place: Path) -> None:
         loaded(place).evaluate()
 
 
-def test_a_folder_that_is_gone_is_said_with_what_to_do(place: Path, cli: Cli) -> None:
+def nothing(_: Path) -> None:
+    pass
+
+
+REMAINS = pytest.mark.parametrize("remain", [nothing, Path.mkdir, Path.touch])
+"""What is left of data that are gone: nothing, an empty folder such as that of a disk, a file."""
+
+
+@REMAINS
+def test_a_folder_that_is_gone_is_said_with_what_to_do(remain: Callable[[Path], None], place: Path, cli: Cli) -> None:
     shutil.rmtree(place / "photos")
+    remain(place / "photos")
     write_folder(place / "sky", ("a",), n=3)
     foreign = ("--ood", f"sky={place / 'sky'}")
     gone = "photos: is not there any more (test the run on other pictures: --test FOLDER"
@@ -212,12 +222,16 @@ def test_a_folder_that_is_gone_is_said_with_what_to_do(place: Path, cli: Cli) ->
         assert (status, gone in err, err.count("\n")) == (2, True, 1)
 
 
-def test_a_run_whose_data_are_gone_is_scored_by_the_predictions_that_it_kept(place: Path, cli: Cli) -> None:
+@REMAINS
+def test_a_run_whose_data_are_gone_is_scored_by_the_predictions_that_it_kept(
+    remain: Callable[[Path], None], place: Path, cli: Cli
+) -> None:
     write_folder(place / "sky", ("a",), n=3)
     foreign = ("--ood", f"sky={place / 'sky'}")
     whole, beside_foreign = (json.loads(cli("evaluate", place / "run", "--json", *more)[1]) for more in ((), foreign))
     kept = (place / "run" / "scores.json").read_bytes()
     shutil.rmtree(place / "photos")
+    remain(place / "photos")
     status, out, err = cli("evaluate", place / "run", "--json")
     assert (status, "its pictures are as the run last scored them" in err) == (0, True)
     status, second, _ = cli("evaluate", place / "run", "--json", *foreign)
