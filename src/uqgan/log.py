@@ -3,6 +3,7 @@
 import copy
 import importlib.util
 import json
+import math
 import os
 import shutil
 import signal
@@ -224,6 +225,25 @@ def interrupts() -> Iterator[Callable[[], int]]:
     finally:
         for number, before in previous.items():
             signal.signal(number, signal.SIG_DFL if before is None else before)
+
+
+def read_log(file: Path) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+    """Rows of a run's log; if it cannot be read none, with a message, as only the curves need them."""
+    try:
+        rows = [dict(json.loads(line)) for line in file.read_bytes().splitlines()]
+        if not all(map(is_row, rows)):
+            raise ValueError("rows without a place, or values that are no numbers")
+        return rows, ()
+    except (OSError, ValueError, TypeError) as error:
+        why = (error.strerror or str(error)).lower() if isinstance(error, OSError) else "damaged"
+        return [], (f"{file}: {why}; the run is read without its log, so it has no curves",)
+
+
+def is_row(row: Mapping[str, Any]) -> bool:
+    """Whether a row has its stage and step, and finite numbers beside them."""
+    numbers = [value for key, value in row.items() if key != "stage"]
+    in_place = isinstance(row.get("stage"), str) and isinstance(row.get("step"), int)
+    return in_place and all(type(value) in (int, float) and abs(value) < math.inf for value in numbers)
 
 
 def headline(row: Mapping[str, Any]) -> dict[str, Any]:
