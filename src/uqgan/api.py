@@ -28,6 +28,8 @@ from uqgan.samples import as_path, brief, check_seed
 
 __all__ = ["Run", "fit", "load", "load_task"]
 
+MOST_MINUTES = 10**9
+
 
 def fit(
     method: str,
@@ -172,8 +174,10 @@ def check_request(
     if config and settings:
         raise UsageError(f"{next(iter(settings))}: give settings as keywords or as a Config, not both")
     numeric = isinstance(max_minutes, int | float) and not isinstance(max_minutes, bool)
-    if max_minutes is not None and not (numeric and max_minutes > 0):
-        raise UsageError(f"max_minutes = {brief(max_minutes)}: must be a number greater than 0")
+    if max_minutes is not None and not (numeric and 0 < max_minutes <= MOST_MINUTES):
+        raise UsageError(
+            f"max_minutes = {brief(max_minutes)}: must be a number greater than 0, and at most {MOST_MINUTES:,}"
+        )
     check_module(classifier)
 
 
