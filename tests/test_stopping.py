@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -279,6 +280,25 @@ def test_a_signal_ends_every_command_with_one_line_and_nothing_half_written(
     assert capfd.readouterr() == ("", f"uqgan: {words}\n")
     assert not [file for file in tmp_path.rglob("*") if file.is_file()]
     assert {file: file.read_bytes() for file in trained.rglob("*") if file.is_file()} == before
+
+
+EARLY = """
+import os, signal, sys
+class Disturbed:
+    def find_spec(self, name, *_):
+        if name == "uqgan.cli.app":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Disturbed())
+from uqgan.__main__ import main
+main()
+"""
+
+
+def test_ctrl_c_while_the_command_line_is_imported_ends_it_with_one_line() -> None:
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
+    assert project["scripts"] == {"uqgan": "uqgan.__main__:main"}
+    done = subprocess.run([sys.executable, "-c", EARLY], capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"uqgan: stopped by hand\n")
 
 
 def test_ctrl_c_in_training_exits_with_130_and_the_run_can_be_evaluated(
