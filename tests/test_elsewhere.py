@@ -144,9 +144,19 @@ def test_one_more_picture_is_tested_and_no_picture_of_the_training_is(place: Pat
     assert torch.equal(task.test.y, torch.cat([before.test.y[still], torch.arange(3)]))
     status, _, err = cli("evaluate", place / "run")
     assert status == 0
-    assert "photos: changed since the run was trained: pictures new: 3, gone: 2, left out" in err
+    assert "photos: changed since the run was trained: pictures new: 3, gone: 2\n" in err
     assert "-o FILE.json keeps these" in err
     assert not (place / "run" / "scores.json").exists()
+
+
+@pytest.mark.parametrize("target", ["cat/renamed.png", "dog/really a dog.png"])
+def test_a_renamed_picture_and_one_of_another_class_are_no_new_pictures(target: str, place: Path, cli: Cli) -> None:
+    (place / "photos" / "cat" / "3.png").rename(place / "photos" / target)
+    status, _, err = cli("evaluate", place / "run")
+    assert status == 0
+    same = "the same pictures, with other file names or in other folders"
+    assert f"photos: changed since the run was trained: {same}\n" in err
+    assert "left out" not in err
 
 
 def test_pictures_new_for_training_are_not_tested_where_the_test_set_is_given(tmp_path: Path) -> None:
