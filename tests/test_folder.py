@@ -112,6 +112,11 @@ def test_a_copy_of_a_picture_is_in_no_second_part(photos: Path) -> None:
     assert len(found) == len(set(found)) == 20 + 6
     note = "pictures for training left out: 1 equal a test picture and 30 equal another one, pixel for pixel"
     assert note in task.notes
+    write_folder(photos / "ood", ("sea",), n=4)
+    shutil.copy(photos / "cat" / "1.png", photos / "ood" / "sea" / "a cat.png")
+    told = load_task(photos).notes
+    assert note in told
+    assert "OoD pictures left out: 1 equal another one, pixel for pixel" in told
 
 
 def test_the_digest_of_a_folder_follows_its_content_and_nothing_else(photos: Path, tmp_path: Path) -> None:
@@ -163,7 +168,7 @@ def test_what_was_chosen_is_said(cli: Cli, photos: Path) -> None:
         "split: train 140, validation 18, calibration 18, test 44",
         "OoD sets to test against: none",
         "1 .txt file passed over",
-        "warning: fewer than 50 pictures of cat 10",
+        "warning: classes with fewer than 50 pictures: cat (10): expect",
         "warning: dog has 210 pictures and cat 10: strongly imbalanced",
     ):
         assert sentence in err
@@ -292,11 +297,12 @@ def test_a_class_that_training_does_not_know_is_refused(tmp_path: Path, cli: Cli
     assert "test/bird: not a class of the training pictures" in err
 
 
-def test_class_folders_beside_train_are_refused(tmp_path: Path, cli: Cli) -> None:
-    write_folder(tmp_path / "photos" / "train")
+@pytest.mark.parametrize("level", ["train", "Training"])
+def test_class_folders_beside_train_are_refused(level: str, tmp_path: Path, cli: Cli) -> None:
+    write_folder(tmp_path / "photos" / level)
     write_folder(tmp_path / "photos", ("bird",))
     status, _, err = show(cli, tmp_path / "photos")
-    assert (status, "has bird/ beside train/" in err) == (2, True)
+    assert (status, f"has bird/ beside {level}/: folders of classes belong in {level}/" in err) == (2, True)
 
 
 def test_links_in_a_loop_are_not_followed_forever(photos: Path, cli: Cli) -> None:

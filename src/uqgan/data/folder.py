@@ -82,8 +82,8 @@ def read_layout(root: Path) -> Layout:
         _refuse_loose(level, folder)
     if "train" in levels:
         if top:
-            strange = shown(Path(min(top)))
-            raise UsageError(f"{shown(root)}: has {strange}/ beside train/: folders of classes belong in train/")
+            strange, level = shown(Path(min(top))), shown(Path(levels["train"].name))
+            raise UsageError(f"{shown(root)}: has {strange}/ beside {level}/: folders of classes belong in {level}/")
         deeper, top = levels_in(levels["train"])
         if deeper:
             named = shown(min(deeper.values()))
