@@ -108,6 +108,13 @@ def test_damaged_fingerprints_are_one_sentence(place: Path) -> None:
         loaded(place).evaluate()
 
 
+def test_fingerprints_that_cannot_be_read_are_not_called_damaged(place: Path) -> None:
+    (place / "run" / "seen.npz").unlink()
+    (place / "run" / "seen.npz").mkdir()
+    with pytest.raises(UsageError, match=r"seen\.npz: cannot be read \(is a directory\)$"):
+        loaded(place).evaluate()
+
+
 # Its own data as they are now
 
 
@@ -414,6 +421,8 @@ def test_pictures_that_are_all_in_two_classes_are_refused(place: Path) -> None:
     ("words", "sentence"),
     [
         (["--test", "nowhere"], "test = nowhere: no such folder"),
+        (["--test", "text/cat/a.png"], "test = text/cat/a.png: is a file: must be a folder of pictures"),
+        (["--ood", "a=text/cat/a.png"], "ood a = text/cat/a.png: is a file: must be a folder of pictures"),
         (
             ["--test", "empty"],
             "test = empty: has no folders of the run's classes (must look like empty/bird/picture.png)",

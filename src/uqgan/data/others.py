@@ -219,7 +219,8 @@ def _folder(source: Any, what: str, inputs: Inputs) -> Path:
     if len(inputs.shape) != 3:
         raise UsageError(f"{what} = {shown(root)}: this run takes points, not pictures (in Python: arrays)")
     if not root.is_dir():
-        raise UsageError(f"{what} = {shown(root)}: no such folder")
+        found = "is a file: must be a folder of pictures" if root.exists() else "no such folder"
+        raise UsageError(f"{what} = {shown(root)}: {found}")
     return root
 
 
