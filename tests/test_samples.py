@@ -140,6 +140,13 @@ def test_what_is_no_whole_number_is_refused_and_not_rounded(value: Any, moons: R
     assert not (tmp_path / "run").exists()
 
 
+def test_text_that_reads_like_a_number_is_told_from_one() -> None:
+    with pytest.raises(UsageError, match=r"^n = '3': must be a whole number$"):
+        whole("3", "n", 0, 9)
+    with pytest.raises(UsageError, match=r"^n = many: must be a whole number$"):
+        whole("many", "n", 0, 9)
+
+
 @pytest.mark.parametrize("value", [np.int64(3), np.uint8(3), torch.tensor(3), 3])
 def test_whole_numbers_of_other_libraries_are_whole_numbers(value: Any) -> None:
     number = whole(value, "n", 0, 9)
@@ -225,7 +232,7 @@ def test_a_wrong_value_for_fit_is_one_sentence(change: dict[str, Any], sentence:
         ({"image_size": 64}, "--image-size = 64: has no effect on digits, only on user-supplied pictures"),
         ({"channels": 3}, "channels = 3: has no effect on digits"),
         ({"source": "moons", "image_size": 32}, "--image-size = 32: has no effect on moons"),
-        ({"source": (PIXELS, [0, 1, 0, 1]), "image_size": "32"}, "--image-size = 32: must be one of 32, 64"),
+        ({"source": (PIXELS, [0, 1, 0, 1]), "image_size": "32"}, "--image-size = '32': must be one of 32, 64"),
         ({"source": (PIXELS, [0, 1, 0, 1]), "image_size": 32.0}, "--image-size = 32.0: must be one of 32, 64"),
         ({"source": (PIXELS, [0, 1, 0, 1]), "channels": 2}, "channels = 2: must be 1 or 3"),
         ({"root": 5}, "data_root = 5: must be a path"),

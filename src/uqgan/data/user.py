@@ -31,6 +31,7 @@ from uqgan.data.preprocessing import GREY, Broken, PixelFormat, preprocessed
 from uqgan.data.seen import file_names
 from uqgan.data.splits import VALIDATION_SHARE, Task, class_warnings, cut_by_class, cut_ood
 from uqgan.errors import UsageError, count
+from uqgan.samples import brief
 
 SIZES = (32, 64)
 """Image sizes that the networks accept."""
@@ -257,5 +258,5 @@ def choices(task: Task) -> list[str]:
 def chosen_size(requested: int | None, side: int, n: int) -> int:
     """Requested image size, or else 64 for many large pictures: fewer do not suffice for the larger networks."""
     if requested is not None and (not isinstance(requested, int) or requested not in SIZES):
-        raise UsageError(f"--image-size = {requested}: must be one of {', '.join(map(str, SIZES))}")
+        raise UsageError(f"--image-size = {brief(requested)}: must be one of {', '.join(map(str, SIZES))}")
     return requested or (64 if side >= 48 and n >= MANY else 32)
