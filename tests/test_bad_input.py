@@ -170,7 +170,7 @@ BAD: list[tuple[str, Prepare, Sequence[str], int, str]] = [
     ("no such size", as_it_is, (*SHOW, "--image-size", "48"), 2, "--image-size = 48: must be one of 32, 64"),
     ("fraction as a size", as_it_is, (*SHOW, "--image-size", "32.5"), 2, "32.5: must be a whole number"),
     ("no config", as_it_is, (*TRAIN, "--config", "c.yaml"), 2, "--config = c.yaml: no such file"),
-    ("config is a folder", as_it_is, (*TRAIN, "--config", "photos"), 2, "--config = photos: cannot be read"),
+    ("config is a folder", as_it_is, (*TRAIN, "--config", "photos"), 2, "--config = photos: is a folder (give a YAML"),
     ("config is no YAML", put("c.yaml", b"a: ["), (*TRAIN, "--config", "c.yaml"), 2, "c.yaml: not valid YAML at line"),
     ("config is a list", put("c.yaml", b"- a"), (*TRAIN, "--config", "c.yaml"), 2, "must hold sections such as"),
     ("config is a picture", put("c.yaml", WHOLE), (*TRAIN, "--config", "c.yaml"), 2, "c.yaml: cannot be read"),

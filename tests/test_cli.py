@@ -297,7 +297,7 @@ def test_help_about_training_a_task_shows_the_settings_that_it_gets(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     pages = {}
-    for words in (["train"], ["train", "cifar10+0-2"]):
+    for words in (["train"], ["train", "--seed", "0", "-o", "digits", "cifar10+0-2"]):
         assert uqgan(monkeypatch, *words, "--help") == 0
         pages[words[-1]] = " ".join(capfd.readouterr().out.split())
     for name, page in pages.items():

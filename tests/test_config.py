@@ -76,7 +76,10 @@ def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
 def test_a_missing_or_unreadable_file_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such file"):
         load_config("moons", tmp_path / "none.yaml")
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match=r"is a folder \(give a YAML file\)$"):
+        load_config("moons", tmp_path)
+    (tmp_path / "config.yaml").touch()
+    with pytest.raises(UsageError, match=rf"is a folder \(give {tmp_path / 'config.yaml'}\)$"):
         load_config("moons", tmp_path)
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UsageError, match="cannot be read"):

@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -108,6 +108,13 @@ def test_damaged_fingerprints_are_one_sentence(place: Path) -> None:
         loaded(place).evaluate()
 
 
+def test_fingerprints_that_cannot_be_read_are_not_called_damaged(place: Path) -> None:
+    (place / "run" / "seen.npz").unlink()
+    (place / "run" / "seen.npz").mkdir()
+    with pytest.raises(UsageError, match=r"seen\.npz: cannot be read \(is a directory\)$"):
+        loaded(place).evaluate()
+
+
 # Its own data as they are now
 
 
@@ -144,9 +151,19 @@ def test_one_more_picture_is_tested_and_no_picture_of_the_training_is(place: Pat
     assert torch.equal(task.test.y, torch.cat([before.test.y[still], torch.arange(3)]))
     status, _, err = cli("evaluate", place / "run")
     assert status == 0
-    assert "photos: changed since the run was trained: pictures new: 3, gone: 2, left out" in err
+    assert "photos: changed since the run was trained: pictures new: 3, gone: 2\n" in err
     assert "-o FILE.json keeps these" in err
     assert not (place / "run" / "scores.json").exists()
+
+
+@pytest.mark.parametrize("target", ["cat/renamed.png", "dog/really a dog.png"])
+def test_a_renamed_picture_and_one_of_another_class_are_no_new_pictures(target: str, place: Path, cli: Cli) -> None:
+    (place / "photos" / "cat" / "3.png").rename(place / "photos" / target)
+    status, _, err = cli("evaluate", place / "run")
+    assert status == 0
+    same = "the same pictures, with other file names or in other folders"
+    assert f"photos: changed since the run was trained: {same}\n" in err
+    assert "left out" not in err
 
 
 def test_pictures_new_for_training_are_not_tested_where_the_test_set_is_given(tmp_path: Path) -> None:
@@ -202,8 +219,18 @@ def test_an_older_run_refuses_changed_data_in_a_sentence(place: Path) -> None:
         loaded(place).evaluate()
 
 
-def test_a_folder_that_is_gone_is_said_with_what_to_do(place: Path, cli: Cli) -> None:
+def nothing(_: Path) -> None:
+    pass
+
+
+REMAINS = pytest.mark.parametrize("remain", [nothing, Path.mkdir, Path.touch])
+"""What is left of data that are gone: nothing, an empty folder such as that of a disk, a file."""
+
+
+@REMAINS
+def test_a_folder_that_is_gone_is_said_with_what_to_do(remain: Callable[[Path], None], place: Path, cli: Cli) -> None:
     shutil.rmtree(place / "photos")
+    remain(place / "photos")
     write_folder(place / "sky", ("a",), n=3)
     foreign = ("--ood", f"sky={place / 'sky'}")
     gone = "photos: is not there any more (test the run on other pictures: --test FOLDER"
@@ -212,12 +239,16 @@ def test_a_folder_that_is_gone_is_said_with_what_to_do(place: Path, cli: Cli) ->
         assert (status, gone in err, err.count("\n")) == (2, True, 1)
 
 
-def test_a_run_whose_data_are_gone_is_scored_by_the_predictions_that_it_kept(place: Path, cli: Cli) -> None:
+@REMAINS
+def test_a_run_whose_data_are_gone_is_scored_by_the_predictions_that_it_kept(
+    remain: Callable[[Path], None], place: Path, cli: Cli
+) -> None:
     write_folder(place / "sky", ("a",), n=3)
     foreign = ("--ood", f"sky={place / 'sky'}")
     whole, beside_foreign = (json.loads(cli("evaluate", place / "run", "--json", *more)[1]) for more in ((), foreign))
     kept = (place / "run" / "scores.json").read_bytes()
     shutil.rmtree(place / "photos")
+    remain(place / "photos")
     status, out, err = cli("evaluate", place / "run", "--json")
     assert (status, "its pictures are as the run last scored them" in err) == (0, True)
     status, second, _ = cli("evaluate", place / "run", "--json", *foreign)
@@ -344,13 +375,54 @@ def test_broken_and_loose_pictures_are_told_and_left_out(place: Path, cli: Cli) 
     assert status == 0
     assert [row["n"] for row in json.loads(out)["scores"]["per_class"]] == [0, 2, 3]
     assert "broken: cat/1.png: not a png, jpg, webp or bmp picture" in err
-    assert "which have no class, passed over: 1" in err
+    assert f"1 picture passed over: lies right in {place / 'new'}/ (put pictures under CLASS/)" in err
+
+
+def test_what_training_tells_of_a_folder_is_told_of_test_pictures(place: Path, cli: Cli) -> None:
+    new = place / "new"
+    write_folder(new / "Test", ("cat", "dog"), n=4)
+    write_folder(new / "ood", ("sky",), n=3)
+    write_folder(place / "far", ("a",), n=3)
+    shutil.copy(new / "Test" / "cat" / "3.png", new / "Test" / "dog" / "also a dog.png")
+    for folder, name in (("Test/cat", "0.png"), ("ood/sky", "1.png")):
+        shutil.copy(new / folder / name, new / folder / "twice.png")
+        (new / folder / "notes.txt").write_text("text")
+    for folder in (new, new / "ood", new / "Test" / "dog"):
+        (folder / "up").symlink_to(new, target_is_directory=True)
+        picture(len(folder.parts)).save(folder / f"loose-{folder.name}.png")
+    (place / "far" / "a" / "more.heic").write_bytes(b"")
+    words = ("--test", new, "--ood", f"far={place / 'far'}", "--json")
+    status, out, err = cli("evaluate", place / "run", *words)
+    assert status == 0, err
+    assert [row["n"] for row in json.loads(out)["scores"]["per_class"]] == [0, 3, 5]
+    for note in (
+        "Test/ is taken as test/",
+        f"1 picture passed over: lies right in {new}/ (put pictures under CLASS/)",
+        f"1 picture passed over: lies right in {new / 'ood'}/ (put pictures under NAME/)",
+        "Test/cat/3.png and Test/dog/also a dog.png are the same picture in different classes: all left out",
+        "test: pictures left out because they equal another one, pixel for pixel: 1",
+        "ood sky: pictures left out because they equal another one, pixel for pixel: 1",
+        *(f"{name}: a link that leads back up, not followed" for name in ("new/Test: up", "ood/up", "Test/dog/up")),
+        f"test = {new / 'Test'}: 1 .txt file passed over",
+        f"ood sky = {new / 'ood' / 'sky'}: 1 .txt file passed over",
+        f"ood far = {place / 'far'}: 1 .heic file passed over",
+    ):
+        assert err.count(note) == 1, note
+
+
+def test_pictures_that_are_all_in_two_classes_are_refused(place: Path) -> None:
+    write_folder(place / "new", ("cat",), n=2)
+    shutil.copytree(place / "new" / "cat", place / "new" / "dog")
+    with pytest.raises(UsageError, match=r"^test: every picture is in several classes \(give others\)$"):
+        loaded(place).on(test=place / "new")
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (["--test", "nowhere"], "test = nowhere: no such folder"),
+        (["--test", "text/cat/a.png"], "test = text/cat/a.png: is a file: must be a folder of pictures"),
+        (["--ood", "a=text/cat/a.png"], "ood a = text/cat/a.png: is a file: must be a folder of pictures"),
         (
             ["--test", "empty"],
             "test = empty: has no folders of the run's classes (must look like empty/bird/picture.png)",

@@ -1,5 +1,6 @@
 """User-supplied folders of pictures: levels, splits, choices, and bad input of every kind, with real bytes."""
 
+import io
 import os
 import shutil
 import struct
@@ -13,7 +14,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from rich.console import Console
 
+import uqgan
 from pictures import Cli, encoded, picture, write_folder
 from uqgan.data.checks import fingerprints
 from uqgan.data.preprocessing import PixelFormat, pixels
@@ -109,6 +112,11 @@ def test_a_copy_of_a_picture_is_in_no_second_part(photos: Path) -> None:
     assert len(found) == len(set(found)) == 20 + 6
     note = "pictures for training left out: 1 equal a test picture and 30 equal another one, pixel for pixel"
     assert note in task.notes
+    write_folder(photos / "ood", ("sea",), n=4)
+    shutil.copy(photos / "cat" / "1.png", photos / "ood" / "sea" / "a cat.png")
+    told = load_task(photos).notes
+    assert note in told
+    assert "OoD pictures left out: 1 equal another one, pixel for pixel" in told
 
 
 def test_the_digest_of_a_folder_follows_its_content_and_nothing_else(photos: Path, tmp_path: Path) -> None:
@@ -160,7 +168,7 @@ def test_what_was_chosen_is_said(cli: Cli, photos: Path) -> None:
         "split: train 140, validation 18, calibration 18, test 44",
         "OoD sets to test against: none",
         "1 .txt file passed over",
-        "warning: fewer than 50 pictures of cat 10",
+        "warning: classes with fewer than 50 pictures: cat (10): expect",
         "warning: dog has 210 pictures and cat 10: strongly imbalanced",
     ):
         assert sentence in err
@@ -189,8 +197,19 @@ def test_a_folder_is_trained_on_and_tested_again_by_its_name(photos: Path, cli: 
     assert grey
     assert status == 0, err
     assert "sea" in out
-    assert "classifier lenet" in err
+    assert [err.count(note) for note in ("2 classes: cat, dog", "classifier lenet, autoencoder small")] == [1, 1]
     assert cli("evaluate", run)[0] == 0
+
+
+def test_training_in_python_tells_what_the_command_tells(photos: Path) -> None:
+    words, task = io.StringIO(), load_task(photos)
+    console, quick = Console(file=words, width=200), {"epochs": 1, "device": "cpu"}
+    uqgan.fit("max-softmax", task, console=console, **quick)
+    for note in (*task.notes, "classifier lenet, autoencoder small"):
+        assert words.getvalue().count(f"{note}\n") == 1
+    told = words.getvalue()
+    uqgan.fit("max-softmax", task, console=console, quiet=True, **quick)
+    assert words.getvalue() == told
 
 
 # Bad input
@@ -278,11 +297,12 @@ def test_a_class_that_training_does_not_know_is_refused(tmp_path: Path, cli: Cli
     assert "test/bird: not a class of the training pictures" in err
 
 
-def test_class_folders_beside_train_are_refused(tmp_path: Path, cli: Cli) -> None:
-    write_folder(tmp_path / "photos" / "train")
+@pytest.mark.parametrize("level", ["train", "Training"])
+def test_class_folders_beside_train_are_refused(level: str, tmp_path: Path, cli: Cli) -> None:
+    write_folder(tmp_path / "photos" / level)
     write_folder(tmp_path / "photos", ("bird",))
     status, _, err = show(cli, tmp_path / "photos")
-    assert (status, "has bird/ beside train/" in err) == (2, True)
+    assert (status, f"has bird/ beside {level}/: folders of classes belong in {level}/" in err) == (2, True)
 
 
 def test_links_in_a_loop_are_not_followed_forever(photos: Path, cli: Cli) -> None:

@@ -87,8 +87,8 @@ def test_a_constant_generator_has_no_width_and_is_called_collapsed() -> None:
     found = health(plane([100, 100]), G=Constant([0.3, 0.7])).measure(0)
     assert_close([found["spread.0"], found["spread.1"]], [0.0, 0.0], atol=1e-5, rtol=0)
     sentence = warnings(rows(**found), ("cat", "dog"))[0]
-    assert sentence.startswith("shield of class ")
-    assert sentence.endswith("of the class's own width: collapsed (try a larger uqgan.lambda_reg)")
+    assert sentence.startswith("generated examples that should surround class ")
+    assert sentence.endswith("of the class's own width: collapsed (try a larger --uqgan.lambda-reg)")
 
 
 def test_a_classifier_that_lets_everything_in_shields_nothing() -> None:
@@ -96,8 +96,8 @@ def test_a_classifier_that_lets_everything_in_shields_nothing() -> None:
     found = health(task, C=Constant([5.0, -5.0]), G=FromReal(task.train)).measure(0)
     assert (found["out_of_class.0"], found["out_of_class.1"]) == (0.0, 1.0)
     assert warnings(rows(**found), ("cat", "dog")) == [
-        "shield of class cat: the classifier calls 0 of its examples out-of-class: "
-        "not shielded (try a larger uqgan.lambda_cl)"
+        "generated examples that should surround class cat (its shield) are called out-of-class in 0 of all cases: "
+        "not shielded (try a larger --uqgan.lambda-cl)"
     ]
 
 
@@ -221,7 +221,7 @@ def test_a_log_without_measurements_gives_no_warnings() -> None:
 def test_of_many_faults_the_worst_are_named_and_the_others_counted() -> None:
     names = [f"c{k}" for k in range(20)]
     sentences = warnings(rows(**of_classes([k / 200 for k in range(20)], [1.0] * 20)), names)
-    assert [sentence.split(":")[0] for sentence in sentences[:5]] == [f"shield of class c{k}" for k in range(5)]
+    assert [sentence.partition(" (")[0].split()[-1] for sentence in sentences[:5]] == [f"c{k}" for k in range(5)]
     assert sentences[5:] == ["shields of 15 more classes: collapsed too"]
 
 
@@ -231,8 +231,8 @@ def test_warnings_are_said_with_names_as_they_are() -> None:
     log.rows = rows(**of_classes([0.04], [0.9]))
     say_warnings(log, ["[red]3[/]"])
     assert heard.getvalue() == (
-        "shield of class [red]3[/]: generated codes spread over 0.04 of the class's own width: "
-        "collapsed (try a larger uqgan.lambda_reg)\n"
+        "generated examples that should surround class [red]3[/] (its shield) spread over 0.04 of the class's own "
+        "width: collapsed (try a larger --uqgan.lambda-reg)\n"
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import uqgan
+from pictures import write_folder
 from uqgan.cli import app, main
 from uqgan.methods import METHODS
 from uqgan.run import Run
@@ -59,6 +60,22 @@ def test_the_commands_about_a_run_work_on_one(monkeypatch: pytest.MonkeyPatch, t
         if "runs/digits" in line:
             monkeypatch.setattr(sys, "argv", shlex.split(line))
             main()
+    assert (tmp_path / "report.html").exists()
+
+
+def test_the_commands_from_a_folder_to_decisions_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    write_folder(tmp_path / "photos", n=130)
+    write_folder(tmp_path / "new", n=3)
+    small = {"classifier": "lenet"} | SMALL | {"autoencoder": SMALL["autoencoder"] | {"kind": "small"}}
+    monkeypatch.setattr("uqgan.api.settings_for_pictures", lambda *_: small)
+    monkeypatch.chdir(tmp_path)
+    lines = [line for line in commands() if "photos" in line]
+    assert [shlex.split(line)[1] for line in lines] == ["train", "calibrate", "predict", "report"]
+    for line in lines:
+        monkeypatch.setattr(sys, "argv", shlex.split(line))
+        main()
+    assert len((tmp_path / "decisions.csv").read_text().splitlines()) == 1 + 6
+    assert (tmp_path / "decisions.html").exists()
     assert (tmp_path / "report.html").exists()
 
 

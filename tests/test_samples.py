@@ -18,6 +18,7 @@ from uqgan.samples import checked_samples, whole
 
 SHAPE = (1, 32, 32)
 PIXELS = np.random.default_rng(0).random((4, *SHAPE), dtype=np.float32)
+META = torch.empty(PIXELS.shape, device="meta")
 POINTS = np.random.default_rng(1).normal(size=(5, 2))
 QUICK = {"iterations": 1, "batch_size": 8, "validate_every": 1}
 
@@ -92,6 +93,8 @@ def test_bytes_are_read_as_bytes_and_points_of_any_number_type(digits: Run, moon
         (torch.from_numpy(PIXELS).to(torch.complex64), "x is of torch.complex64: must be"),
         ([[1.0], [1.0, 2.0]], "x is no array"),
         ([torch.zeros(2), torch.zeros(3)], "x holds tensors of several shapes"),
+        (META, "x is on the device meta, without values: must be on cpu, cuda or mps"),
+        (list(META), "x is on the device meta"),
         (PIXELS > 0.5, "x is of torch.bool: must be uint8, or floats in [0, 1]"),
         ((255 * PIXELS).astype(np.int64), "x is of torch.int64: must be uint8, or floats in [0, 1]"),
         (PIXELS * 255, "x has pixels outside [0, 1]: give uint8, or floats divided by 255"),
@@ -137,6 +140,13 @@ def test_what_is_no_whole_number_is_refused_and_not_rounded(value: Any, moons: R
     assert not (tmp_path / "run").exists()
 
 
+def test_text_that_reads_like_a_number_is_told_from_one() -> None:
+    with pytest.raises(UsageError, match=r"^n = '3': must be a whole number$"):
+        whole("3", "n", 0, 9)
+    with pytest.raises(UsageError, match=r"^n = many: must be a whole number$"):
+        whole("many", "n", 0, 9)
+
+
 @pytest.mark.parametrize("value", [np.int64(3), np.uint8(3), torch.tensor(3), 3])
 def test_whole_numbers_of_other_libraries_are_whole_numbers(value: Any) -> None:
     number = whole(value, "n", 0, 9)
@@ -173,6 +183,8 @@ def test_a_class_may_be_any_whole_number_or_a_name(moons: Run) -> None:
         ({"task": (PIXELS > 0.5, [0, 1, 0, 1])}, "x of own data, train: torch.bool from 0 to 1: must be uint8"),
         ({"task": (PIXELS * np.nan, [0, 1, 0, 1])}, "x of own data, train: torch.float32 from nan to nan: must be"),
         ({"task": (PIXELS[:0], [])}, "x of own data, train: has shape (0, 1, 32, 32)"),
+        ({"task": (META, [0, 1, 0, 1])}, "x of own data, train is on the device meta, without values: must be on"),
+        ({"task": (PIXELS, META[:, 0, 0, 0])}, "y of own data, train is no array"),
         ({"task": [(None, 0), (None, 1)]}, "image is NoneType: must be"),
         ({"task": ["a.png", "b.png"]}, "items are of type str: must be (image, label)"),
         ({"task": "a\0b"}, "task = a\0b: no such task"),
@@ -183,16 +195,22 @@ def test_a_class_may_be_any_whole_number_or_a_name(moons: Run) -> None:
         ({"device": None}, "device = None: must be auto, cpu, cuda or mps"),
         ({"device": 0}, "device = 0: must be"),
         ({"device": torch.device("meta")}, "device = meta: must be"),
-        ({"max_minutes": "5"}, "max_minutes = 5: must be a number greater than 0"),
+        ({"folder": ""}, "folder = '': must be a path"),
+        ({"max_minutes": "5"}, "max_minutes = '5': must be a number greater than 0"),
+        ({"max_minutes": 10**400}, "max_minutes = 1000"),
+        ({"max_minutes": 10**5000}, "max_minutes = int: must be a number greater than 0, and at most 1,000,000,000"),
         ({"max_minutes": float("nan")}, "max_minutes = nan: must be"),
         ({"max_minutes": True}, "max_minutes = True: must be"),
         ({"resume": "no"}, "resume = no: must be True or False"),
         ({"overwrite": 1}, "overwrite = 1: must be True or False"),
         ({"quiet": None}, "quiet = None: must be True or False"),
+        ({"quiet": "True"}, "quiet = 'True': must be True or False"),
         ({"console": 3}, "console = 3: must be a rich.console.Console"),
         ({"classifier": 5}, "classifier = 5: must be an nn.Module"),
         ({"uqgan": 5}, "uqgan = 5: must be a section of settings"),
         ({"lambda_real": "much"}, "uqgan.lambda_real = 'much': must be a number"),
+        ({"iterations": True}, "uqgan.iterations = True: must be a whole number"),
+        ({"lr": False}, "uqgan.lr = False: must be a number"),
         ({"lambda_real": None}, "uqgan.lambda_real = None: must be a number"),
         ({"lambda_real": np.nan}, "uqgan.lambda_real = nan: must be finite"),
         ({"one_vs_all": {"epochs": 3}}, "one_vs_all.epochs = 3: has no effect, uqgan does not read the section"),
@@ -214,7 +232,7 @@ def test_a_wrong_value_for_fit_is_one_sentence(change: dict[str, Any], sentence:
         ({"image_size": 64}, "--image-size = 64: has no effect on digits, only on user-supplied pictures"),
         ({"channels": 3}, "channels = 3: has no effect on digits"),
         ({"source": "moons", "image_size": 32}, "--image-size = 32: has no effect on moons"),
-        ({"source": (PIXELS, [0, 1, 0, 1]), "image_size": "32"}, "--image-size = 32: must be one of 32, 64"),
+        ({"source": (PIXELS, [0, 1, 0, 1]), "image_size": "32"}, "--image-size = '32': must be one of 32, 64"),
         ({"source": (PIXELS, [0, 1, 0, 1]), "image_size": 32.0}, "--image-size = 32.0: must be one of 32, 64"),
         ({"source": (PIXELS, [0, 1, 0, 1]), "channels": 2}, "channels = 2: must be 1 or 3"),
         ({"root": 5}, "data_root = 5: must be a path"),
@@ -231,7 +249,7 @@ def test_sections_of_other_methods_may_stand_in_a_config(tmp_path: Path) -> None
     assert uqgan.fit("uqgan", "moons", config=config).record.plan.config.one_vs_all.epochs == 3
 
 
-@pytest.mark.parametrize("folder", [None, 5, ["run"], "a\0b"])
+@pytest.mark.parametrize("folder", [None, 5, ["run"], "a\0b", ""])
 def test_a_run_is_loaded_and_saved_by_a_path(folder: Any, moons: Run) -> None:
     with pytest.raises(UsageError, match=r"^folder = .*: must be a path$"):
         uqgan.load(folder)

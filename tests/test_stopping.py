@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -35,9 +36,9 @@ QUICK = load_config(
 SIGNALS = [(signal.SIGINT, "stopped by hand", 130), (signal.SIGTERM, "stopped by SIGTERM", 143)]
 
 
-def stage(log: Log, total: int = 10, best: Best | None = None) -> Stage:
+def stage(log: Log, total: int = 10, best: Best | None = None, name: str = "test") -> Stage:
     net = nn.Linear(1, 1)
-    return Stage(log, "test", total, {"net": net, "optimizer": adam(net), "best": best or Best(net)})
+    return Stage(log, name, total, {"net": net, "optimizer": adam(net), "best": best or Best(net)})
 
 
 def heard(folder: Path, resume: bool = False) -> tuple[Log, io.StringIO]:
@@ -182,6 +183,33 @@ def test_resuming_says_from_which_step_it_goes_on_or_that_it_starts_anew(tmp_pat
     assert words.getvalue() == f"{tmp_path / 'new'}: nothing was saved to go on with: starting anew\n"
 
 
+@pytest.mark.parametrize(
+    ("done", "sentence"),
+    [(10, "nothing was saved of second: starting at step 0 of 5"), (4, "going on at step 4 of 10 of first")],
+)
+def test_resuming_in_a_later_stage_says_so_unless_an_earlier_one_goes_on(
+    done: int, sentence: str, tmp_path: Path
+) -> None:
+    leg = stage(Log(tmp_path), name="first")
+    leg.done = done
+    leg.save()
+    log, words = heard(tmp_path, resume=True)
+    for _ in stage(log, name="first"):
+        pass
+    for name in ("second", "third"):
+        for _ in stage(log, 5, name=name):
+            pass
+    told = [line for line in words.getvalue().splitlines() if ", after " not in line]
+    assert told == [sentence]
+
+
+def test_resuming_a_finished_run_says_that_nothing_is_left(task: Task, tmp_path: Path) -> None:
+    words = io.StringIO()
+    for resume in (False, True):
+        uqgan.fit("uqgan", task, config=QUICK, folder=tmp_path, resume=resume, console=Console(file=words, width=200))
+    assert words.getvalue().endswith(f"{tmp_path}: its training has finished, nothing is left to resume\n")
+
+
 def test_a_damaged_log_cannot_be_gone_on_with_and_is_named(tmp_path: Path) -> None:
     log = Log(tmp_path)
     log.write({"stage": "test", "step": 1, "loss": 1.0})
@@ -252,6 +280,25 @@ def test_a_signal_ends_every_command_with_one_line_and_nothing_half_written(
     assert capfd.readouterr() == ("", f"uqgan: {words}\n")
     assert not [file for file in tmp_path.rglob("*") if file.is_file()]
     assert {file: file.read_bytes() for file in trained.rglob("*") if file.is_file()} == before
+
+
+EARLY = """
+import os, signal, sys
+class Disturbed:
+    def find_spec(self, name, *_):
+        if name == "uqgan.cli.app":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Disturbed())
+from uqgan.__main__ import main
+main()
+"""
+
+
+def test_ctrl_c_while_the_command_line_is_imported_ends_it_with_one_line() -> None:
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
+    assert project["scripts"] == {"uqgan": "uqgan.__main__:main"}
+    done = subprocess.run([sys.executable, "-c", EARLY], capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"uqgan: stopped by hand\n")
 
 
 def test_ctrl_c_in_training_exits_with_130_and_the_run_can_be_evaluated(

@@ -1,5 +1,21 @@
-"""`python -m uqgan` is the command `uqgan`."""
+"""The command `uqgan`, also as `python -m uqgan`."""
 
-from uqgan.cli import main
+import os
+import sys
 
-main()
+
+def main() -> None:
+    """Run the command line; Ctrl-C while it is still imported ends the program as it does later."""
+    # Threads that wait for work actively slow down a computer that is busy otherwise several times.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    try:
+        from uqgan.cli import main as run
+
+        run()
+    except KeyboardInterrupt:
+        sys.stderr.write("uqgan: stopped by hand\n")
+        raise SystemExit(130) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from uqgan.runs import Plan, Record, claim_folder, finished, remove_run
 from uqgan.samples import as_path, brief, check_seed
 
 __all__ = ["Run", "fit", "load", "load_task"]
+
+MOST_MINUTES = 10**9
 
 
 def fit(
@@ -64,28 +67,26 @@ def fit(
     where = as_path(folder, "folder") if folder is not None else None
     on = choose_device(device)
     console = Console(quiet=True) if quiet else console or Console(stderr=True, highlight=False)
-    task = task if isinstance(task, Task) else named_task(task, console)
+    say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
+    task = task if isinstance(task, Task) else load_task(task, say=say)
     config = config or settings_of(task, overrides=sections(method, settings))
     plan = checked_plan(method, task, seed, config, classifier)
+    for note in notes_on(task, plan.config):
+        say(note)
     if where is None:
         return Run(train(plan, task, on, Log(None, seed, False, max_minutes, console), classifier), task)
     with alone_in(where, "training into it"):
         claim_folder(where, plan, resume, overwrite)
         if finished(where):
+            say(f"{where}: its training has finished, nothing is left to resume")
             return Run(load(where, device, classifier=classifier).record, task)
         return Run(train(plan, task, on, Log(where, seed, resume, max_minutes, console), classifier), task)
 
 
-def named_task(name: str | Path, console: Console) -> Task:
-    """Task by name, with notes on its data printed."""
-
-    def say(sentence: str) -> None:
-        console.print(sentence, highlight=False, markup=False, soft_wrap=True)
-
-    task = load_task(name, say=say)
-    for note in (*task.notes, *(f"{key}: left out, {why}" for key, why in task.missing.items())):
-        say(note)
-    return task
+def notes_on(task: Task, config: Config) -> list[str]:
+    """Notes on a task's data, what was left out, and the chosen networks."""
+    notes = [*task.notes, *(f"{key}: left out, {why}" for key, why in task.missing.items())]
+    return notes + ([f"classifier {config.classifier}, autoencoder {config.autoencoder.kind}"] if task.notes else [])
 
 
 def train(
@@ -174,8 +175,10 @@ def check_request(
     if config and settings:
         raise UsageError(f"{next(iter(settings))}: give settings as keywords or as a Config, not both")
     numeric = isinstance(max_minutes, int | float) and not isinstance(max_minutes, bool)
-    if max_minutes is not None and not (numeric and max_minutes > 0):
-        raise UsageError(f"max_minutes = {brief(max_minutes)}: must be a number greater than 0")
+    if max_minutes is not None and not (numeric and 0 < max_minutes <= MOST_MINUTES):
+        raise UsageError(
+            f"max_minutes = {brief(max_minutes)}: must be a number greater than 0, and at most {MOST_MINUTES:,}"
+        )
     check_module(classifier)
 
 

@@ -1,16 +1,15 @@
-"""Settings: one frozen model per recipe, parsed from YAML and dotted overrides.
-
-PyTorch is not imported, as the command line reads fields and docstrings for its help.
-"""
+"""Settings: one frozen model per recipe, parsed from YAML and dotted overrides; without PyTorch, for a quick help."""
 
 import difflib
 from collections.abc import Mapping
+from functools import reduce
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic_core import PydanticKnownError
 
 from uqgan.errors import UsageError
 
@@ -19,6 +18,14 @@ class Settings(BaseModel):
     """Section of settings: frozen, keyword-only, without unknown keys; docstrings of fields are help texts."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_true_and_false_as_numbers(cls, value: Any, info: ValidationInfo) -> Any:
+        kind = cls.model_fields[str(info.field_name)].annotation
+        if isinstance(value, bool) and kind in (int, float):
+            raise PydanticKnownError("int_type" if kind is int else "float_type")
+        return value
 
 
 class AutoencoderConfig(Settings):
@@ -34,11 +41,16 @@ class AutoencoderConfig(Settings):
     """Adam's learning rate; a tenth of it after a quarter of the epochs, a hundredth after half of them."""
 
 
-class SupervisedConfig(Settings):
-    epochs: int = Field(200, ge=1)
+class Passes(Settings):
+    epochs: int = Field(100, ge=1)
     """Epochs of training."""
     batch_size: int = Field(256, ge=2)
     """Samples per step."""
+
+
+class SupervisedConfig(Passes):
+    epochs: int = Field(200, ge=1)
+    """Epochs of training."""
     lr: float = Field(1e-3, gt=0)
     """Adam's learning rate at the start."""
     end_lr: float = Field(1e-5, gt=0)
@@ -67,11 +79,7 @@ class BayesConfig(SupervisedConfig):
     """Standard deviation of the prior's narrow component."""
 
 
-class ConfidentConfig(Settings):
-    epochs: int = Field(100, ge=1)
-    """Epochs of training."""
-    batch_size: int = Field(256, ge=2)
-    """Samples per step."""
+class ConfidentConfig(Passes):
     beta: float = Field(1.0, ge=0)
     """Weight of the divergence from the uniform distribution on generated samples."""
     lr: float = Field(2e-4, gt=0)
@@ -84,11 +92,7 @@ class ConfidentConfig(Settings):
     """Channels of generator and discriminator at 4 × 4 pixels; half as many at twice the size, and so on."""
 
 
-class GenConfig(Settings):
-    epochs: int = Field(100, ge=1)
-    """Epochs of training."""
-    batch_size: int = Field(256, ge=2)
-    """Samples per step."""
+class GenConfig(Passes):
     dim: int = Field(50, ge=1, le=4096)
     """Size of a latent code of the variational autoencoder."""
     width: int = Field(256, ge=2)
@@ -185,10 +189,7 @@ def load_config(
     given = read_yaml(file) if file else {}
     given = given["settings"] if is_run(given) else given
     layers = [task_settings(task) if fitting is None else fitting, given, overrides or {}]
-    tree: dict[str, Any] = {}
-    for layer in layers:
-        tree = _merge(tree, layer)
-    return parse(tree)
+    return parse(reduce(_merge, layers, {}))
 
 
 def parse(tree: Mapping[str, Any]) -> Config:
@@ -231,14 +232,16 @@ def read_yaml(file: Path) -> dict[str, Any]:
         tree = yaml.safe_load(file.read_text())
     except FileNotFoundError:
         raise UsageError(f"--config = {file}: no such file") from None
+    except IsADirectoryError:
+        own = file / "config.yaml"
+        raise UsageError(f"--config = {file}: is a folder (give {own if own.exists() else 'a YAML file'})") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--config = {file}: cannot be read ({error})") from None
     except yaml.YAMLError as error:
         line = getattr(error, "problem_mark", None)
         where = f" at line {line.line + 1}" if line else ""
         raise UsageError(f"--config = {file}: not valid YAML{where}") from None
-    if tree is None:
-        return {}
+    tree = {} if tree is None else tree
     if not isinstance(tree, dict):
         raise UsageError(f"--config = {file}: must hold sections such as 'uqgan:', not a {type(tree).__name__}")
     return tree
@@ -270,16 +273,14 @@ def _sentence(finding: Any) -> str:
         "greater_than_equal": "must be at least {ge}",
         "greater_than": "must be greater than {gt}",
         "less_than_equal": "must be at most {le}",
-        "int_parsing": "must be a whole number",
-        "int_type": "must be a whole number",
-        "int_from_float": "must be a whole number",
-        "float_parsing": "must be a number",
-        "float_type": "must be a number",
+        "int": "must be a whole number",
+        "float": "must be a number",
         "finite_number": "must be finite",
         "literal_error": "must be one of {expected}",
         "model_type": "must be a section of settings",
     }
-    rule = rules.get(finding["type"], finding["msg"].lower()).format(**finding.get("ctx", {}))
+    rule = rules.get(finding["type"]) or rules.get(finding["type"].partition("_")[0]) or finding["msg"].lower()
+    rule = rule.format(**finding.get("ctx", {}))
     return f"{where} = {finding['input']!r}: {rule}"
 
 

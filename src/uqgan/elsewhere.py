@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,9 +68,18 @@ def check_same_data(plan: Plan, task: Task) -> None:
 
 
 def is_gone(record: Record) -> bool:
-    """Whether the run's own data were a folder or a file that is not there any more."""
+    """Whether the run's own data were a folder or a file that is not there any more, or empty."""
     place = Path(record.plan.task)
-    return is_user_data(record.plan.task) and place.is_absolute() and not place.exists()
+    return is_user_data(record.plan.task) and place.is_absolute() and _is_absent(place)
+
+
+def _is_absent(place: Path) -> bool:
+    """Whether there is no such folder or .npz file, or an empty folder, as that of a disk that is not mounted."""
+    if place.suffix == ".npz" and place.is_file():
+        return False
+    with suppress(OSError):
+        return not place.is_dir() or not any(place.iterdir())
+    return False
 
 
 def without_known(record: Record, ood: Mapping[str, Any]) -> tuple[Task, Facts]:
@@ -125,7 +135,7 @@ def _reloaded(record: Record) -> Task:
     plan, place = record.plan, Path(record.plan.task)
     if not place.is_absolute():
         raise UsageError(f"task = {place}: was given in Python, and is not kept with the run ({FIX})")
-    if not place.exists():
+    if _is_absent(place):
         raise UsageError(f"task = {shown(place)}: is not there any more ({FIX})")
     try:
         return load_task(plan.task, 0, None, plan.shape[-1], plan.shape[0], skip_broken=True)

@@ -160,11 +160,15 @@ def read_arrays(path: Path, what: str, fix: str) -> Iterator[dict[str, Any]]:
     import torch
 
     try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as saved:
-            arrays = {key: torch.from_numpy(saved[key]) for key in saved.files}
-        yield arrays
+        data = path.read_bytes()
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file ({fix})") from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({(error.strerror or str(error)).lower()})") from None
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as saved:
+            arrays = {key: torch.from_numpy(saved[key]) for key in saved.files}
+        yield arrays
     except (OSError, EOFError, KeyError, ValueError, TypeError, zipfile.BadZipFile):
         raise UsageError(f"{path}: damaged, or no {what} ({fix})") from None
 

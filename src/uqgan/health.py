@@ -39,11 +39,9 @@ class Fault(NamedTuple):
 
 FAULTS = {
     # Two overlapping Gaussians trained without the regulariser, whose shield is open, settle at 0.10 to 0.14.
-    "spread": Fault(
-        0.25, "generated codes spread over {:.2g} of the class's own width", "collapsed", "a larger uqgan.lambda_reg"
-    ),
+    "spread": Fault(0.25, "spread over {:.2g} of the class's own width", "collapsed", "a larger --uqgan.lambda-reg"),
     "out_of_class": Fault(
-        0.5, "the classifier calls {:.2g} of its examples out-of-class", "not shielded", "a larger uqgan.lambda_cl"
+        0.5, "are called out-of-class in {:.2g} of all cases", "not shielded", "a larger --uqgan.lambda-cl"
     ),
 }
 
@@ -133,7 +131,8 @@ def warnings(rows: Rows, class_names: Sequence[str]) -> list[str]:
     for kind, fault in FAULTS.items():
         low = sorted((value, k) for k, value in settled(rows, kind).items() if value < fault.limit)
         sentences += [
-            f"shield of class {class_names[k]}: {fault.finding.format(value)}: {fault.verdict} (try {fault.advice})"
+            f"generated examples that should surround class {class_names[k]} (its shield) "
+            f"{fault.finding.format(value)}: {fault.verdict} (try {fault.advice})"
             for value, k in low[:SENTENCES_SHOWN]
         ]
         if len(low) > SENTENCES_SHOWN:

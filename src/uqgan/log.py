@@ -3,6 +3,7 @@
 import copy
 import importlib.util
 import json
+import math
 import os
 import shutil
 import signal
@@ -56,6 +57,8 @@ class Log:
         self.rows: list[dict[str, Any]] = []
         self.seconds: dict[str, float] = {}
         self.reused: list[str] = []
+        self.resumed = False
+        """Whether the run goes on from saved states."""
         self._console = console or Console(quiet=True)
         self._deadline = time.monotonic() + 60 * max_minutes if max_minutes else None
         self._pace: Pace | None = None
@@ -79,7 +82,8 @@ class Log:
             raise disk_failure(file, error) from error
         except ValueError:
             raise RunFailed(f"{file}: damaged, cannot be gone on with (--overwrite starts the run anew)") from None
-        if resume and not any((folder / RESUME).glob("*.safetensors")):
+        self.resumed = resume and any((folder / RESUME).glob("*.safetensors"))
+        if resume and not self.resumed:
             self.say(f"{folder}: nothing was saved to go on with: starting anew")
         if importlib.util.find_spec("tensorboard"):
             with warnings.catch_warnings(action="ignore"):
@@ -112,6 +116,11 @@ class Log:
         """Whether a saved state of this member exists."""
         file = self.state_file("*")
         return file is not None and any(file.parent.glob(file.name))
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether a stage has been trained by this process, at least in part."""
+        return bool(self.seconds.keys() - set(self.reused))
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Write a row of log.jsonl, without times, so that the same seed gives the same bytes."""
@@ -216,6 +225,25 @@ def interrupts() -> Iterator[Callable[[], int]]:
     finally:
         for number, before in previous.items():
             signal.signal(number, signal.SIG_DFL if before is None else before)
+
+
+def read_log(file: Path) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+    """Rows of a run's log; if it cannot be read none, with a message, as only the curves need them."""
+    try:
+        rows = [dict(json.loads(line)) for line in file.read_bytes().splitlines()]
+        if not all(map(is_row, rows)):
+            raise ValueError("rows without a place, or values that are no numbers")
+        return rows, ()
+    except (OSError, ValueError, TypeError) as error:
+        why = (error.strerror or str(error)).lower() if isinstance(error, OSError) else "damaged"
+        return [], (f"{file}: {why}; the run is read without its log, so it has no curves",)
+
+
+def is_row(row: Mapping[str, Any]) -> bool:
+    """Whether a row has its stage and step, and finite numbers beside them."""
+    numbers = [value for key, value in row.items() if key != "stage"]
+    in_place = isinstance(row.get("stage"), str) and isinstance(row.get("step"), int)
+    return in_place and all(type(value) in (int, float) and abs(value) < math.inf for value in numbers)
 
 
 def headline(row: Mapping[str, Any]) -> dict[str, Any]:

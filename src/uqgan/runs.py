@@ -26,7 +26,7 @@ from uqgan.data.seen import Seen
 from uqgan.decisions import Calibration
 from uqgan.errors import UsageError
 from uqgan.files import sha256, write_bytes, write_json, write_text
-from uqgan.log import LOG
+from uqgan.log import LOG, read_log
 from uqgan.methods import METHODS, Predictor
 
 CONFIG, WEIGHTS, ABOUT, SCORES = "config.yaml", "weights.safetensors", "about.json", "scores.json"
@@ -70,8 +70,8 @@ class Plan:
         tree = _parsed(folder, CONFIG, yaml.safe_load)
         try:
             if tree["method"] not in METHODS:
-                raise UsageError(f"method = {tree['method']}: unknown")
-            return Plan(
+                raise UsageError(f"method = {tree['method']}: no such method")
+            plan = Plan(
                 task=str(tree["task"]),
                 method=tree["method"],
                 seed=int(tree["seed"]),
@@ -81,10 +81,12 @@ class Plan:
                 digest=str(tree.get("digest", "")),
                 custom_classifier=str(tree.get("custom_classifier", "")),
             )
+            if plan.config.classifier == "custom" and not plan.custom_classifier:
+                raise UsageError("classifier = custom: custom_classifier, the name of the network, is missing")
+            return plan
         except UsageError as error:
-            raise UsageError(
-                f"{folder / CONFIG}: {error} (it was saved by another version of uqgan: train it again)"
-            ) from None
+            why = "changed by hand, or saved by another version of uqgan: put it back, or train it again"
+            raise UsageError(f"{folder / CONFIG}: {error} ({why})") from None
         except (KeyError, TypeError, ValueError, AttributeError):
             raise UsageError(f"{folder / CONFIG}: damaged, or no run's (choose another folder)") from None
 
@@ -173,7 +175,7 @@ class Record:
         if not (folder / ABOUT).exists() and (folder / RESUME).exists():
             raise UsageError(f"run = {folder}: its training has not finished (uqgan train … --resume)")
         about = _parsed(folder, ABOUT, _about)
-        log, notes = _log(folder)
+        log, notes = read_log(folder / LOG)
         data = _read(folder, WEIGHTS)
         if sha256(folder / WEIGHTS) != about.get("weights_sha256"):
             raise UsageError(f"{folder / WEIGHTS}: damaged, its sha256 is not the one in {ABOUT} (train it again)")
@@ -267,18 +269,6 @@ def _about(data: bytes) -> dict[str, Any]:
     if missing := {"finished", "stopped", "device", "seconds", "versions", "command"} - set(about):
         raise ValueError(missing)
     return about
-
-
-def _log(folder: Path) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
-    """Rows of a run's log; if it cannot be read none, with a message, as only the curves need them."""
-    try:
-        rows = [dict(json.loads(line)) for line in (folder / LOG).read_bytes().splitlines()]
-        if any(not isinstance(row.get("stage"), str) or not isinstance(row.get("step"), int) for row in rows):
-            raise ValueError("rows without a place")
-        return rows, ()
-    except (OSError, ValueError, TypeError) as error:
-        why = (error.strerror or str(error)).lower() if isinstance(error, OSError) else "damaged"
-        return [], (f"{folder / LOG}: {why}; the run is read without its log, so it has no curves",)
 
 
 def _parsed(folder: Path, name: str, parser: Callable[[bytes], Any]) -> Any:

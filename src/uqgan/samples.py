@@ -47,6 +47,8 @@ def as_tensor(x: Any, what: str) -> Tensor:
     if isinstance(x, Tensor):
         if x.is_complex() or x.is_quantized:
             raise UsageError(f"{what} is of {x.dtype}: must be uint8, or floats")
+        if x.is_meta:
+            raise UsageError(f"{what} is on the device meta, without values: must be on cpu, cuda or mps")
         return x.detach().to_dense() if x.layout != torch.strided else x.detach()
     try:
         array = np.asarray(x)
@@ -81,12 +83,28 @@ def check_seed(seed: Any) -> int:
 
 def as_path(value: Any, what: str) -> Path:
     """Path from text or a path object."""
-    if not isinstance(value, str | os.PathLike) or "\0" in str(value):
+    if not isinstance(value, str | os.PathLike) or not str(value) or "\0" in str(value):
         raise UsageError(f"{what} = {brief(value)}: must be a path")
     return Path(value)
 
 
 def brief(value: Any) -> str:
-    """Value of any kind as short text for a message."""
-    words = " ".join((value if isinstance(value, str) else repr(value)).split())
+    """Value of any kind as short text for a message; text that reads like another kind of value is in quotes."""
+    if isinstance(value, str) and not _is_like_a_value(value.strip()):
+        words = value
+    else:
+        try:
+            words = repr(value)
+        except ValueError:  # a whole number with more digits than Python writes
+            words = type(value).__name__
+    words = " ".join(words.split())
     return words if len(words) <= 60 else f"{words[:60]} …"
+
+
+def _is_like_a_value(text: str) -> bool:
+    """Whether text is empty, a number, or a constant of Python."""
+    try:
+        float(text)
+    except ValueError:
+        return text in ("", "True", "False", "None")
+    return True

@@ -84,6 +84,8 @@ class Stage:
             self.done = self._checked = load_state(self.file, parts)
             if self.steps:
                 log.say(f"going on at step {self.done} of {total} of {self.label}")
+        elif log.resumed and not log.has_trained:
+            log.say(f"nothing was saved of {self.label}: starting at step 0 of {total}")
 
     @property
     def afterwards(self) -> str:

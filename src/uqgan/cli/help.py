@@ -2,16 +2,15 @@
 
 from collections.abc import Sequence
 from copy import copy
-from itertools import pairwise
 from pathlib import Path
 from types import FunctionType
 from typing import Annotated, Any
 
-from cyclopts import App, Group, Parameter
-from pydantic import create_model
+from cyclopts import App, CycloptsError, Group, Parameter
+from pydantic import ValidationError, create_model
 
-from uqgan.cli.app import Voice
-from uqgan.cli.work import train
+from uqgan.cli.app import Voice, app
+from uqgan.cli.work import Pictures, train
 from uqgan.config import Config, Settings, parse, task_settings
 from uqgan.errors import UsageError
 
@@ -20,29 +19,35 @@ def show_help_of_task(words: Sequence[str]) -> bool:
     """Whether the command requests help about training a task with particular settings, which is then printed."""
     if words[:1] != ["train"] or not {"--help", "-h"} & set(words):
         return False
-    names = [word for word in words[1:] if not word.startswith("-")]
-    known = next(((name, parse(task_settings(name))) for name in names if task_settings(name)), None)
-    known = known or next(filter(None, (settings_of_pictures(name, words) for name in names)), None)
-    if known:
-        name, config = known
+    name, pictures = requested([word for word in words if word not in ("--help", "-h")])
+    named = task_settings(name)
+    config = parse(named) if named else settings_of_pictures(name, pictures.image_size)
+    if config:
         page = App(name="uqgan train", help_format="plaintext", default_parameter=Parameter(negative=()))
         page.default(with_settings(config, f"Settings (those of {name})"))
         page.help_print([])
-    return known is not None
+    return config is not None
 
 
-def settings_of_pictures(name: str, words: Sequence[str]) -> tuple[str, Config] | None:
+def requested(words: Sequence[str]) -> tuple[str, Pictures]:
+    """Task of a training, and the options for its pictures; an empty name if the words are no whole command."""
+    try:
+        given = app.parse_args(words, print_error=False, exit_on_error=False)[1].arguments
+    except (CycloptsError, ValidationError):
+        return "", Pictures()
+    return given["task"], given.get("pictures", Pictures())
+
+
+def settings_of_pictures(name: str, size: int | None) -> Config | None:
     """Settings for user-supplied pictures, by their size and number; None if there are none."""
-    if not Path(name).exists():
+    if not (name and Path(name).exists()):
         return None
     from uqgan import api
     from uqgan.data.tasks import is_user_data
 
-    sizes = [size for option, size in pairwise(words) if option == "--image-size" and size.isdecimal()]
     try:
         if is_user_data(name):
-            size = int(sizes[0]) if sizes else None
-            return name, api.settings_of(api.load_task(name, image_size=size, skip_broken=True, say=Voice().say))
+            return api.settings_of(api.load_task(name, image_size=size, skip_broken=True, say=Voice().say))
     except UsageError:  # training will report it
         pass
     return None

@@ -1,6 +1,5 @@
 """The command predict: from files to decisions."""
 
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
@@ -74,7 +73,6 @@ def predict(
     seed
         The same seed repeats the draws of a stochastic method.
     """
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle threads leave their cores to decoding
     from uqgan.data.inputs import Sources, pixel_format_of, preprocessing_in_words
     from uqgan.samples import check_seed
     from uqgan.tables import check_ending

@@ -95,8 +95,9 @@ def train(
     data = api.load_task(task, 0, pictures.data_root, pictures.image_size, None, pictures.skip_broken, voice.say)
     chosen = api.settings_of(data, config, overrides)
     folder = place.output or usual_folder(task, data, method, seed)
-    describe_data(data, chosen, voice)
     console = voice.console()
+    if voice.verbose:
+        console.print_json(chosen.model_dump_json())
     run = api.fit(method, data, seed, chosen, folder, place.resume, device, max_minutes, console, place.overwrite)
     finish(run, folder, place.untested, voice)
 
@@ -259,15 +260,3 @@ def demo(
 
     page = run_demo(output, voice.console())
     voice.say(f"open {page} in a browser")
-
-
-def describe_data(task: "Task", config: Config, voice: Voice) -> None:
-    """Print notes on a task's data, what was left out, and the chosen networks."""
-    for note in task.notes:
-        voice.say(note)
-    for name, why in task.missing.items():
-        voice.say(f"{name}: left out, {why}")
-    if task.notes:
-        voice.say(f"classifier {config.classifier}, autoencoder {config.autoencoder.kind}")
-    if voice.verbose:
-        voice.console().print_json(config.model_dump_json())

@@ -60,11 +60,14 @@ def conflict_notes(first: Tensor, in_conflict: Tensor, name_of: Callable[[int], 
     return notes
 
 
-def duplicates_note(with_test: int, with_training: int) -> list[str]:
-    """Sentence about the duplicates left out; none if there were none."""
-    found = {"equal a test picture": with_test, "equal another one": with_training}
-    reasons = " and ".join(f"{n:,} {what}" for what, n in found.items() if n)
-    return [f"pictures for training left out: {reasons}, pixel for pixel"] if reasons else []
+def duplicates_notes(of_test: Tensor, foreign: Tensor) -> list[str]:
+    """Sentences about the duplicates left out: whether each equals a test picture, and whether it is of an OoD set."""
+    notes = []
+    for called, chosen in (("pictures for training", ~foreign), ("OoD pictures", foreign)):
+        found = {"equal a test picture": of_test & chosen, "equal another one": ~of_test & chosen}
+        reasons = " and ".join(f"{int(each.sum()):,} {what}" for what, each in found.items() if each.any())
+        notes += [f"{called} left out: {reasons}, pixel for pixel"] if reasons else []
+    return notes
 
 
 def _bytes_of(x: Tensor) -> npt.NDArray[np.uint8]:

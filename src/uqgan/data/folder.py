@@ -4,7 +4,7 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -82,8 +82,8 @@ def read_layout(root: Path) -> Layout:
         _refuse_loose(level, folder)
     if "train" in levels:
         if top:
-            strange = shown(Path(min(top)))
-            raise UsageError(f"{shown(root)}: has {strange}/ beside train/: folders of classes belong in train/")
+            strange, level = shown(Path(min(top))), shown(Path(levels["train"].name))
+            raise UsageError(f"{shown(root)}: has {strange}/ beside {level}/: folders of classes belong in {level}/")
         deeper, top = levels_in(levels["train"])
         if deeper:
             named = shown(min(deeper.values()))
@@ -104,7 +104,8 @@ def read_layout(root: Path) -> Layout:
         ood[shown(Path(folder.name))].add(folder, 0)
     val, test = (_listing(root, levels[name], classes) if name in levels else None for name in ("val", "test"))
     layout = Layout(root, train, val, test, {name: listing for name, listing in ood.items() if listing.files})
-    return replace(layout, notes=tuple(_notes(layout, levels)))
+    skipped = skipped_notes(layout.listings, [root, *levels.values()], root)
+    return replace(layout, notes=(*level_notes(levels), *loose_notes(root), *skipped))
 
 
 def levels_in(folder: Path) -> tuple[dict[str, Path], dict[str, Path]]:
@@ -123,24 +124,28 @@ def levels_in(folder: Path) -> tuple[dict[str, Path], dict[str, Path]]:
     return levels, others
 
 
-def _notes(layout: Layout, levels: dict[str, Path]) -> list[str]:
-    """Notes on folders taken as levels, and on skipped files."""
-    taken = [f"{shown(Path(folder.name))}/ is taken as {level}/" for level, folder in levels.items()]
-    notes = [note for note, (level, folder) in zip(taken, levels.items(), strict=True) if folder.name != level]
-    loose = len(pictures_in(layout.root))
-    if loose:
-        lie = "lies" if loose == 1 else "lie"
-        notes.append(
-            f"{count(loose, 'picture')} passed over: {lie} right in {shown(layout.root)}/, which is no class "
-            "(put pictures under CLASS/)"
-        )
-    loops = [*_links_up(layout.root), *(each for listing in layout.listings for each in listing.loops)]
-    for level in levels.values():
-        loops += _links_up(level)
-    notes += [f"{shown(each, layout.root)}: a link that leads back up, not followed" for each in loops[:NAMED]]
+def level_notes(levels: Mapping[str, Path]) -> list[str]:
+    """Notes on folders that are taken as levels under another name."""
+    names = {level: shown(Path(folder.name)) for level, folder in levels.items()}
+    return [f"{name}/ is taken as {level}/" for level, name in names.items() if name != level]
+
+
+def loose_notes(folder: Path, deeper: str = "CLASS") -> list[str]:
+    """Note on pictures directly in a folder, which belong to no class or set."""
+    loose = len(pictures_in(folder))
+    lie = "lies" if loose == 1 else "lie"
+    where = f"right in {shown(folder)}/ (put pictures under {deeper}/)"
+    return [f"{count(loose, 'picture')} passed over: {lie} {where}"] if loose else []
+
+
+def skipped_notes(listings: Sequence[Listing], places: Sequence[Path], root: Path | None = None) -> list[str]:
+    """Notes on links that lead back up, in listings and directly in `places`, and on files of other kinds."""
+    loops = [each for place in places for each in _links_up(place)]
+    loops += [each for listing in listings for each in listing.loops]
+    notes = [f"{shown(each, root)}: a link that leads back up, not followed" for each in loops[:NAMED]]
     if len(loops) > NAMED:
         notes.append(f"{count(len(loops), 'link')} in all that lead back up, not followed")
-    skipped: Counter[str] = sum((each.other for each in layout.listings), Counter())
+    skipped: Counter[str] = sum((each.other for each in listings), Counter())
     notes += [
         f"{count(n, f'{ending} file')} passed over: png, jpg, webp and bmp are read" for ending, n in skipped.items()
     ]

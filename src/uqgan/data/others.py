@@ -4,6 +4,7 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,22 @@ from torch import Tensor
 from uqgan.data.arrays import as_pictures, resized
 from uqgan.data.cache import content_of
 from uqgan.data.dataset import Dataset, Decoded, Say, silent
-from uqgan.data.duplicates import fingerprints
-from uqgan.data.folder import NAMED, Listing, folders_in, levels_in, load_listing, pictures_in, shown
+from uqgan.data.duplicates import conflict_notes, fingerprints, first_copies, in_several_classes
+from uqgan.data.folder import (
+    NAMED,
+    Listing,
+    folders_in,
+    level_notes,
+    levels_in,
+    load_listing,
+    loose_notes,
+    shown,
+    skipped_notes,
+)
 from uqgan.data.preprocessing import PixelFormat
 from uqgan.data.seen import USED, Seen, rows_of
 from uqgan.data.splits import Task
+from uqgan.data.user import name_of
 from uqgan.errors import UsageError
 from uqgan.samples import checked_samples
 
@@ -80,11 +92,13 @@ def lacking(class_names: Sequence[str], y: Tensor) -> list[str]:
 
 
 def unseen(pictures: Decoded, part: str, inputs: Inputs) -> Decoded:
-    """Pictures that were not used for training, validation or calibration; those tested before come first.
+    """Distinct pictures that were not used for training, validation or calibration; those tested before come first.
 
     In this order the scores of a folder that was only moved are exactly the same as before.
     """
     title, seen = part.replace("/", " ", 1), inputs.seen
+    if len(inputs.shape) == 3:
+        pictures = distinct(pictures, title)
     if seen is None:
         note = f"{title}: the run does not say which pictures it was trained on, so none is left out"
         return replace(pictures, notes=(*pictures.notes, note)) if len(inputs.shape) == 3 else pictures
@@ -95,9 +109,29 @@ def unseen(pictures: Decoded, part: str, inputs: Inputs) -> Decoded:
     before = rows_of(seen.parts.get(part, prints[:0]), prints)
     before = before[np.sort(np.unique(before, return_index=True)[1])]  # each row once
     rows = torch.from_numpy(np.concatenate([before, np.setdiff1d(np.flatnonzero(~known), before)]))
+    return chosen(pictures, rows, [f"{title}: pictures {USED}: {known.sum():,}"] if known.any() else [])
+
+
+def distinct(pictures: Decoded, title: str) -> Decoded:
+    """Pictures without those that are in several classes, and with the first of equal ones only."""
+    first = first_copies([pictures.x])
+    in_conflict = in_several_classes(first, pictures.y)
+    copies = (first != torch.arange(len(first))) & ~in_conflict
+    if not (in_conflict | copies).any():
+        return pictures
+    if in_conflict.all():
+        raise UsageError(f"{title}: every picture is in several classes (give others)")
+    notes = conflict_notes(first, in_conflict, partial(name_of, [(title, pictures)]))
+    if n := int(copies.sum()):
+        notes.append(f"{title}: pictures left out because they equal another one, pixel for pixel: {n:,}")
+    return chosen(pictures, (~(in_conflict | copies)).nonzero()[:, 0], notes)
+
+
+def chosen(pictures: Decoded, rows: Tensor, notes: Sequence[str]) -> Decoded:
+    """Pictures of these rows, with further notes."""
     sources = tuple(pictures.sources[row] for row in rows.tolist()) if pictures.sources else ()
-    notes = (f"{title}: pictures {USED}: {known.sum():,}",) if known.any() else ()
-    return replace(pictures, x=pictures.x[rows], y=pictures.y[rows], sources=sources, notes=(*pictures.notes, *notes))
+    notes = (*pictures.notes, *notes)
+    return replace(pictures, x=pictures.x[rows], y=pictures.y[rows], sources=sources, notes=notes)
 
 
 def known_pictures(source: Any, inputs: Inputs) -> tuple[Decoded, dict[str, Decoded]]:
@@ -141,13 +175,15 @@ def of_folder(root: Path, inputs: Inputs) -> tuple[Decoded, dict[str, Decoded]]:
     if not folders:
         like = f"{shown(place)}/{inputs.class_names[0]}/picture.png"
         raise UsageError(f"test = {shown(place)}: has no folders of the run's classes (must look like {like})")
-    loose = len(pictures_in(place))
-    notes = (f"test: pictures right in {shown(place)}/, which have no class, passed over: {loose:,}",) if loose else ()
-    known = _load(listing, f"test = {shown(place)}", inputs)
+    used = {level: folder for level, folder in levels.items() if level == "ood" or folder == place}
+    known = _load(listing, f"test = {shown(place)}", inputs, [root, *used.values()])
+    loose = [note for folder in dict.fromkeys([root, place]) for note in loose_notes(folder)]
     ood = {}
-    for folder in folders_in(levels["ood"]) if "ood" in levels else []:
-        ood[shown(Path(folder.name))] = foreign_pictures(shown(Path(folder.name)), folder, inputs)
-    return replace(known, notes=(*known.notes, *notes)), ood
+    if "ood" in levels:
+        loose += loose_notes(levels["ood"], "NAME")
+        for folder in folders_in(levels["ood"]):
+            ood[shown(Path(folder.name))] = foreign_pictures(shown(Path(folder.name)), folder, inputs)
+    return replace(known, notes=(*level_notes(used), *known.notes, *loose)), ood
 
 
 def numbered(labels: Sequence[Any], inputs: Inputs) -> Tensor:
@@ -161,8 +197,8 @@ def numbered(labels: Sequence[Any], inputs: Inputs) -> Tensor:
     return torch.tensor([names[str(label)] for label in labels])
 
 
-def _load(listing: Listing, title: str, inputs: Inputs) -> Decoded:
-    """Pictures of a listing; broken ones are left out, with notes."""
+def _load(listing: Listing, title: str, inputs: Inputs, places: Sequence[Path] = ()) -> Decoded:
+    """Pictures of a listing, with notes on broken ones, and on what else is in it and in `places` and is left out."""
     if not listing.files:
         raise UsageError(f"{title}: has no pictures (png, jpg, webp or bmp)")
     tag = hashlib.sha256(str(listing.root.resolve()).encode(errors="surrogateescape")).hexdigest()[:6]
@@ -171,10 +207,11 @@ def _load(listing: Listing, title: str, inputs: Inputs) -> Decoded:
     decoded = load_listing(name, listing, content, inputs.pixel_format, True, inputs.say)
     if not len(decoded.y):
         raise UsageError(f"{title}: every picture is broken ({decoded.left_out[0]})")
-    broken = [f"broken: {sentence}" for sentence in decoded.left_out[:NAMED]]
-    if broken:
-        broken.append(f"{title}: broken pictures left out: {len(decoded.left_out):,}")
-    return replace(decoded, notes=tuple(broken))
+    notes = [f"{title}: {note}" for note in skipped_notes([listing], places, listing.root)]
+    notes += [f"broken: {sentence}" for sentence in decoded.left_out[:NAMED]]
+    if decoded.left_out:
+        notes.append(f"{title}: broken pictures left out: {len(decoded.left_out):,}")
+    return replace(decoded, notes=tuple(notes))
 
 
 def _folder(source: Any, what: str, inputs: Inputs) -> Path:
@@ -182,7 +219,8 @@ def _folder(source: Any, what: str, inputs: Inputs) -> Path:
     if len(inputs.shape) != 3:
         raise UsageError(f"{what} = {shown(root)}: this run takes points, not pictures (in Python: arrays)")
     if not root.is_dir():
-        raise UsageError(f"{what} = {shown(root)}: no such folder")
+        found = "is a file: must be a folder of pictures" if root.exists() else "no such folder"
+        raise UsageError(f"{what} = {shown(root)}: {found}")
     return root
 
 

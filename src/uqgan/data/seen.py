@@ -144,10 +144,11 @@ def _divide(prints: Prints, parts: Sequence[str], seen: Seen, tested: int) -> di
 
 
 def _change(title: str, prints: Prints, seen: Seen) -> str:
-    """Sentence with the numbers of pictures that changed since the run was trained."""
+    """Sentence about what changed since the run was trained, which does not record names and classes of pictures."""
     new, gone = (len(np.setdiff1d(*pair)) for pair in ((prints, seen.everything), (seen.everything, prints)))
-    known = len(np.intersect1d(prints, seen.kept))
-    return f"{title}: changed since the run was trained: pictures new: {new:,}, gone: {gone:,}, {USED}: {known:,}"
+    counts = f"pictures new: {new:,}, gone: {gone:,}"
+    same = "the same pictures, with other file names or in other folders"
+    return f"{title}: changed since the run was trained: {counts if new or gone else same}"
 
 
 def _tested(part: str) -> bool:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from uqgan.data.dataset import Dataset, permutation, split_indices
-from uqgan.data.duplicates import duplicates_note, first_copies
+from uqgan.data.duplicates import duplicates_notes, first_copies
 from uqgan.errors import UsageError
 from uqgan.shapes import Probs
 
@@ -140,7 +140,6 @@ def distinct(task: Task) -> Task:
     if lost:
         names = ", ".join(task.class_names[k] for k in sorted(lost))
         raise UsageError(f"{task.name}: every training picture of {names} is a test picture too (choose other files)")
-    source = home[duplicate]
     rest = [x if keep.all() else x[keep] for x, keep in zip(foreign, kept[3:], strict=True)]
     return replace(
         task,
@@ -149,7 +148,7 @@ def distinct(task: Task) -> Task:
         calibration=calibration,
         outliers=dict(zip(task.outliers, rest[: len(task.outliers)], strict=True)),
         ood_validation=dict(zip(task.ood_validation, rest[len(task.outliers) :], strict=True)),
-        notes=(*task.notes, *duplicates_note(int((source < n_tests).sum()), int((source >= n_tests).sum()))),
+        notes=(*task.notes, *duplicates_notes(home[duplicate] < n_tests, part[duplicate] >= n_tests + len(seen))),
     )
 
 
@@ -193,12 +192,12 @@ def assert_disjoint(n: int, *parts: Tensor) -> None:
 
 def class_warnings(names: Sequence[str], counts: Sequence[int]) -> list[str]:
     """Warnings about small and imbalanced classes, from the number of pictures per class."""
-    few = [f"{name} {count}" for name, count in zip(names, counts, strict=True) if count < FEW]
+    few = [f"{name} ({count})" for name, count in zip(names, counts, strict=True) if count < FEW]
     warnings = []
     if few:
         more = f" and {len(few) - 5} more" if len(few) > 5 else ""
         warnings.append(
-            f"warning: fewer than {FEW} pictures of {', '.join(few[:5])}{more}: expect poor results for them"
+            f"warning: classes with fewer than {FEW} pictures: {', '.join(few[:5])}{more}: expect poor results for them"
         )
     if max(counts) > IMBALANCED * min(counts):
         large, small = names[counts.index(max(counts))], names[counts.index(min(counts))]

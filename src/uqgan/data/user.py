@@ -25,12 +25,13 @@ from uqgan.data.arrays import (
 )
 from uqgan.data.cache import content_of
 from uqgan.data.dataset import Dataset, Decoded, Say, refuse_broken, split_indices
-from uqgan.data.duplicates import conflict_notes, duplicates_note, first_copies, in_several_classes
+from uqgan.data.duplicates import conflict_notes, duplicates_notes, first_copies, in_several_classes
 from uqgan.data.folder import NAMED, SAMPLE, Listing, load_listing, read_layout, shown, usual_format
 from uqgan.data.preprocessing import GREY, Broken, PixelFormat, preprocessed
 from uqgan.data.seen import file_names
 from uqgan.data.splits import VALIDATION_SHARE, Task, class_warnings, cut_by_class, cut_ood
 from uqgan.errors import UsageError, count
+from uqgan.samples import brief
 
 SIZES = (32, 64)
 """Image sizes that the networks accept."""
@@ -214,11 +215,10 @@ def without_duplicates(
     y = torch.cat([parts[level].y for level in levels])
     in_conflict = torch.zeros(len(first), dtype=torch.bool)
     in_conflict[: len(y)] = in_several_classes(first[: len(y)], y)
-    duplicate = first != torch.arange(len(first))
-    duplicate[:n_test] = False
-    duplicate &= ~in_conflict
+    number = torch.arange(len(first))
+    duplicate = (first != number) & (number >= n_test) & ~in_conflict
     notes = conflict_notes(first, in_conflict, partial(name_of, [(level, parts[level]) for level in levels]))
-    notes += duplicates_note(int(duplicate[first < n_test].sum()), int(duplicate[first >= n_test].sum()))
+    notes += duplicates_notes(first[duplicate] < n_test, number[duplicate] >= len(y))
     if not notes:
         return parts, ood, []
     kept = (~(duplicate | in_conflict)).split([len(x) for x in sets])  # type: ignore[no-untyped-call]
@@ -258,5 +258,5 @@ def choices(task: Task) -> list[str]:
 def chosen_size(requested: int | None, side: int, n: int) -> int:
     """Requested image size, or else 64 for many large pictures: fewer do not suffice for the larger networks."""
     if requested is not None and (not isinstance(requested, int) or requested not in SIZES):
-        raise UsageError(f"--image-size = {requested}: must be one of {', '.join(map(str, SIZES))}")
+        raise UsageError(f"--image-size = {brief(requested)}: must be one of {', '.join(map(str, SIZES))}")
     return requested or (64 if side >= 48 and n >= MANY else 32)
