@@ -22,7 +22,7 @@ from pictures import encoded, picture, write_folder
 from test_contract import QUICK, same, small_task
 from uqgan.config import load_config
 from uqgan.data import inputs
-from uqgan.data.decode import Outcome, decode, decoding
+from uqgan.data.decode import Outcome, decode, decoders, decoding
 from uqgan.data.inputs import Sources, as_samples, batches_of, pixel_format_of, processes_for
 from uqgan.data.preprocessing import PixelFormat
 from uqgan.errors import UsageError
@@ -216,7 +216,7 @@ def test_a_million_files_are_not_decoded_ahead(processes: int, files: list[str])
             yield files[k % 3]
 
     pixel_format = PixelFormat(256, 3)
-    with decoding(batches_of(endless(), PIECE), pixel_format, processes) as decoded:
+    with decoders(processes) as pool, decoding(batches_of(endless(), PIECE), pixel_format, pool) as decoded:
         for _ in range(3):
             batch, (x, _) = next(decoded)
             assert x.shape == (len(batch), 3, 256, 256)
@@ -226,7 +226,7 @@ def test_a_million_files_are_not_decoded_ahead(processes: int, files: list[str])
 
 def test_what_was_begun_ahead_is_given_up_at_once_and_in_silence(files: list[str]) -> None:
     """As by Ctrl-C; an exception in a thread of the pool would be an error here."""
-    with decoding(batches_of(iter(files * 4000), 8), PIXEL_FORMAT, 2) as decoded:
+    with decoders(2) as pool, decoding(batches_of(iter(files * 4000), 8), PIXEL_FORMAT, pool) as decoded:
         next(decoded)
         start = time.monotonic()
     assert time.monotonic() - start < 5
@@ -234,7 +234,7 @@ def test_what_was_begun_ahead_is_given_up_at_once_and_in_silence(files: list[str
 
 def test_worker_processes_give_what_this_one_gives_and_load_no_torch(files: list[str]) -> None:
     many = files * 40
-    with decoding(batches_of(iter(many), 16), PIXEL_FORMAT, 2) as decoded:
+    with decoders(2) as pool, decoding(batches_of(iter(many), 16), PIXEL_FORMAT, pool) as decoded:
         found = list(decoded)
     assert [file for batch, _ in found for file in batch] == many
     for batch, (x, broken) in found:
@@ -253,7 +253,7 @@ def test_if_a_worker_is_killed_this_process_decodes(files: list[str], monkeypatc
 
     submit = loky.ProcessPoolExecutor.submit
     monkeypatch.setattr(loky.ProcessPoolExecutor, "submit", lambda pool, *_: submit(pool, os._exit, 1))
-    with decoding(batches_of(iter(files), 2), PIXEL_FORMAT, 2) as decoded:
+    with decoders(2) as pool, decoding(batches_of(iter(files), 2), PIXEL_FORMAT, pool) as decoded:
         found = list(decoded)
     assert [file for batch, _ in found for file in batch] == files
 

@@ -23,7 +23,7 @@ from uqgan.host import versions
 from uqgan.parcels import Parcel, unpack
 from uqgan.run import Run
 from uqgan.runs import ABOUT, CALIBRATION, CONFIG, DECISIONS, WEIGHTS
-from uqgan.scoring import PIECE, score
+from uqgan.scoring import piece_size, score
 from uqgan.tables import Row
 
 AHEAD = 3
@@ -155,7 +155,8 @@ def score_chunk(scoring: Scoring, chunk: Chunk) -> list[Row] | None:
     if scoring.name not in _LOADED:
         _LOADED.clear()
         _LOADED[scoring.name] = _loaded(scoring)
-    run, pieces = _LOADED[scoring.name], _pieces(scoring, chunk)
+    run = _LOADED[scoring.name]
+    pieces = _pieces(scoring, chunk, piece_size(run))
     (rows,) = score(run, pieces, scoring.seed, scoring.probabilities, scoring.decides, chunk.number)
     return rows
 
@@ -170,13 +171,13 @@ def _loaded(scoring: Scoring) -> Run:
     return run
 
 
-def _pieces(scoring: Scoring, chunk: Chunk) -> Iterator[Piece]:
-    for start in range(0, len(chunk.files), PIECE):
-        files = chunk.files[start : start + PIECE]
+def _pieces(scoring: Scoring, chunk: Chunk, size: int) -> Iterator[Piece]:
+    for start in range(0, len(chunk.files), size):
+        files = chunk.files[start : start + size]
         if chunk.contents is None:
             yield files, decode([os.path.join(scoring.place, file) for file in files], scoring.pixel_format)  # noqa: PTH118
             continue
-        contents = chunk.contents[start : start + PIECE]
+        contents = chunk.contents[start : start + size]
         pixels, broken = decode([each if isinstance(each, bytes) else b"" for each in contents], scoring.pixel_format)
         yield files, (pixels, broken | {row: each for row, each in enumerate(contents) if isinstance(each, str)})
 

@@ -21,7 +21,7 @@ from uqgan.tables import Row
 from uqgan.uncertainty import Prediction
 
 PIECE = 128
-"""Number of files decoded in one batch."""
+"""Least number of files predicted in one batch."""
 CHUNK, CHUNK_ON_GPU = 512, 2048
 """Number of files predicted in one batch on a CPU, fewer for several passes or members, and on a GPU."""
 DECODING = 5e-5
@@ -49,6 +49,11 @@ def chunk_size(run: Run) -> int:
     if predictor.prior.device.type != "cpu":
         return CHUNK_ON_GPU
     return max(PIECE, CHUNK // (predictor.passes * len(predictor.members)) // PIECE * PIECE)
+
+
+def piece_size(run: Run) -> int:
+    """Number of files decoded in one batch: a chunk, or a part of a large one."""
+    return min(CHUNK, chunk_size(run))
 
 
 def threads_beside(run: Run, cores: int) -> int:
@@ -79,7 +84,7 @@ def score(
     The draws of a stochastic method depend on the seed and the index of the chunk. Random weights are the
     same for all chunks, so that pictures are compared under the same networks.
     """
-    pieces, step = iter(pieces), chunk_size(run) // PIECE
+    pieces, step = iter(pieces), chunk_size(run) // piece_size(run)
     fixed = any(nets.draws_weights for nets in run.record.predictor.networks)
     for number in count(first):
         group = list(islice(pieces, step))

@@ -73,7 +73,8 @@ def predict(
     seed
         The same seed repeats the draws of a stochastic method.
     """
-    from uqgan.data.inputs import Sources, pixel_format_of, preprocessing_in_words
+    from uqgan.data.decode import decoders
+    from uqgan.data.inputs import Sources, pixel_format_of, preprocessing_in_words, processes_for
     from uqgan.samples import check_seed
     from uqgan.tables import check_ending
 
@@ -84,13 +85,15 @@ def predict(
     check_page("--page", results.page)
     check_seed(seed)
     nodes.check()
-    with closing(Sources(paths, sys.stdin.buffer if "-" in paths else None)) as sources:
+    with ExitStack() as stack:
+        sources = stack.enter_context(closing(Sources(paths, sys.stdin.buffer if "-" in paths else None)))
+        pool = stack.enter_context(decoders(1 if nodes.ray else processes_for(sources)))
         with voice.busy(f"loading {run}"):
             loaded = machine.load(run)
             pixel_format, total = pixel_format_of(loaded.record.plan.shape), sources.count()
         voice.say(f"{count(total, 'picture')}, each {preprocessing_in_words(pixel_format)}")
         decides = can_decide(loaded, voice, needed=bool(results.copy_to or results.page))
-        job = Job(loaded, sources, total, pixel_format, seed, decides, results.probabilities)
+        job = Job(loaded, sources, total, pixel_format, seed, decides, results.probabilities, pool)
         summary = score_all(job, results, nodes, voice)
     tell(job, summary, results, voice)
     if summary.broken:

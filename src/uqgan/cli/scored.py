@@ -4,8 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -58,6 +57,8 @@ class Job:
     seed: int
     decides: bool
     probabilities: bool
+    pool: Any = None
+    """Processes to decode with."""
 
     @property
     def device(self) -> str:
@@ -71,14 +72,15 @@ def scored_here(job: Job, files: Iterator[str], first: int) -> Iterator[Iterator
     import torch
 
     from uqgan.data.decode import decoding
-    from uqgan.data.inputs import batches_of, processes_for
-    from uqgan.scoring import PIECE, chunk_size, score, threads_beside
+    from uqgan.data.inputs import batches_of
+    from uqgan.scoring import piece_size, score, threads_beside
 
-    workers = processes_for(islice(iter(job.sources), first * chunk_size(job.run), None))
     names: deque[str] = deque()
     with ExitStack() as stack:
-        pieces = named(stack.enter_context(decoding(batches_of(files, PIECE), job.pixel_format, workers)), names)
-        if workers > 1 and job.device == "cpu":
+        pieces = named(
+            stack.enter_context(decoding(batches_of(files, piece_size(job.run)), job.pixel_format, job.pool)), names
+        )
+        if job.pool and job.device == "cpu":
             stack.callback(torch.set_num_threads, torch.get_num_threads())
             torch.set_num_threads(threads_beside(job.run, joblib.cpu_count()))
         chunks = score(job.run, pieces, job.seed, job.probabilities, job.decides, first)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,19 +68,35 @@ def _collect(batches: Iterable[list[Encoded]], pixel_format: PixelFormat, n: int
 
 
 @contextmanager
-def decoding(batches: Iterator[list[str]], pixel_format: PixelFormat, processes: int) -> Iterator[Iterator[Piece]]:
-    """Batches of files with their pixels, in order, decoded by worker processes while the caller uses earlier ones.
-
-    Decoding starts immediately and stays at most `READ_AHEAD` bytes ahead of the caller.
-    """
+def decoders(processes: int) -> Iterator[Any]:
+    """Pool of worker processes, which start at once; None for one process, which is this one."""
     if processes == 1:
-        yield ((batch, decode(batch, pixel_format)) for batch in batches)
+        yield None
         return
     from joblib.externals.loky import ProcessPoolExecutor
     from joblib.externals.loky.backend import get_context
 
     stop = get_context("loky").Event()
     pool = ProcessPoolExecutor(processes, initializer=_start_worker, initargs=(os.getpid(), stop))
+    with suppress(BrokenProcessPool):
+        for _ in range(processes):
+            pool.submit(os.getpid)
+    try:
+        yield pool
+    finally:
+        stop.set()
+        pool.shutdown()
+
+
+@contextmanager
+def decoding(batches: Iterator[list[str]], pixel_format: PixelFormat, pool: Any) -> Iterator[Iterator[Piece]]:
+    """Batches of files with their pixels, in order, decoded by a pool's processes while the caller uses earlier ones.
+
+    Decoding starts immediately and stays at most `READ_AHEAD` bytes ahead of the caller.
+    """
+    if pool is None:
+        yield ((batch, decode(batch, pixel_format)) for batch in batches)
+        return
     waiting: deque[tuple[list[str], Future[Outcome] | None]] = deque()
     size = pixel_format.channels * pixel_format.size**2
 
@@ -98,11 +114,9 @@ def decoding(batches: Iterator[list[str]], pixel_format: PixelFormat, processes:
     try:
         yield drain()
     finally:
-        stop.set()
         for _, future in waiting:
             if future:
                 future.cancel()
-        pool.shutdown()
 
 
 def _submitted(pool: Any, batch: list[str], pixel_format: PixelFormat) -> Future[Outcome] | None:
