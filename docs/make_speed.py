@@ -41,7 +41,7 @@ def speed() -> str:
     ]
     words = "Whole runs as processes, with nothing decoded or compiled before (`python benchmarks/whole.py`):"
     parts = [SPEED, table([*header, "commit", "torch"], rows, 5)] if rows else []
-    return "\n\n".join([*parts, *([words, "\n".join(whole)] if whole else []), *evaluation()])
+    return "\n\n".join([*parts, *([words, "\n".join(whole)] if whole else []), *evaluation(), *prediction()])
 
 
 def evaluation() -> list[str]:
@@ -52,6 +52,18 @@ def evaluation() -> list[str]:
     what = f"{row['samples']:,} samples with {row['resamples']:,} bootstrap resamples"
     where = f"{row['cores']} cores at a load of {row['load']}, {row['device']}, {short(row['commit'])}"
     return [f"The evaluation of {what} (`{row['command']}`): {row['seconds']} s on {where}."]
+
+
+def prediction() -> list[str]:
+    """A sentence about predictions of files."""
+    row = record("speed/scoring.json")
+    if not row:
+        return []
+    what = f"`uqgan predict` of {row['pictures']:,} generated 32 × 32 PNG files (`{row['command']}`)"
+    beside = f"{row['times_as_fast']:g} times the {row['plain_pictures_per_second']:,} of a plain loop"
+    memory = f"at most {row['peak_bytes'] / 2**20:,.0f} MiB"
+    where = f"{row['cores']} cores, {row['device']}, {short(row['commit'])}"
+    return [f"{what}: {row['pictures_per_second']:,} pictures per second, {beside}; {memory}; {where}."]
 
 
 def costs() -> str:
