@@ -117,7 +117,7 @@ def test_a_dry_run_prints_cells_and_expected_minutes_and_does_nothing(
     assert [row["minutes"] is None for row in rows] == [False] * 3 + [True] * 6
     assert uqgan(monkeypatch, *words) == 0
     out = capfd.readouterr().out
-    assert re.search(r"5 cells to do, about \d+ (s|min) one after another on cpu, where 4 cells of unknown time", out)
+    assert re.search(r"5 cells to do, about \d+ (s|min) one after another on cpu, with 4 cells of unknown time", out)
     assert ", 2 failed before (--retry-failed)" in " ".join(out.split())
     assert uqgan(monkeypatch, *command(task, root, "one-vs-all,ova-oracle", "0", "--dry-run")) == 0
     assert "0 cells to do, 1 failed before (--retry-failed)\n" in capfd.readouterr().out

@@ -358,7 +358,7 @@ def test_what_is_missing_is_trained_and_what_is_there_is_not(
     status, out, err = run(monkeypatch, capsys, *words, "--max-minutes", "0.0001")
     assert status == 3
     assert "1 run to train into runs: max-softmax seed 0" in err
-    assert "about 3 s one after another on cpu, where 1 cell of unknown time" in err  # entropy's
+    assert "about 3 s one after another on cpu, with 1 cell of unknown time" in err  # entropy's
     assert "1 of 1 cell unfinished (the same command goes on)" in err
     assert "Missing: max-softmax" in out
     assert "results" in {place.name for place in small_setting.iterdir()}

@@ -139,7 +139,7 @@ def time_for(cells: Sequence["Cell"], known: "Times", device: str) -> str:
         return f"no times of such runs on {device} are known"
     unknown = sum(known.expected(cell, device) is None for cell in cells)
     words = f"about {spell(left)} one after another on {device}"
-    estimated = f", where {count(unknown, 'cell')} of unknown time are estimated by the costs of the methods"
+    estimated = f", with {count(unknown, 'cell')} of unknown time estimated by the costs of the methods"
     return words + estimated if unknown else words
 
 
