@@ -20,7 +20,8 @@ DEVICE, SEEDS, GPUS = "cuda", range(3), (1, 2, 4, 10, 20, 40)
 LIKE, MODEL = ("max-softmax", "uqgan-mc"), "cifar10"
 """Methods by whose recorded time others are estimated; the setting with the most recorded methods."""
 RECORDED = """Minutes of one training on an H200 with nothing taken from the cache, testing left out: the median of the
-records in `results/`, of several versions of the program. ≈ is an estimate where none is recorded: the time of
+records in `results/`, of several versions of the program. Most shared the GPU with up to fifteen others, and took longer
+than they would alone. ≈ is an estimate where none is recorded: the time of
 `max-softmax` on that task, or else of `uqgan-mc`, times the ratio of the two methods on CIFAR10 or, where that is not
 recorded either, on the digits ([costs](results.md#cost-of-the-methods), on a CPU)."""
 WHOLE = """{cells} cells: {methods} methods × {settings} settings × {seeds} seeds. One after another, each from nothing:
@@ -40,6 +41,8 @@ A grid was killed and continued by the same command, several times. Beside the s
 NODES = "### Seen on two nodes"
 NO_MPS = """How many more trainings an H200 ends in an hour when the grid runs several of them at a time is not recorded
 yet (`python benchmarks/grid.py sides mnist`)."""
+ONE_SIDE = """{task}: {cells} trainings with evaluation, by one grid under MPS, at {rate:.0f} an hour, with empty caches for
+autoencoders and compiled code ({conditions}). The same one after another are not recorded yet."""
 
 
 def minutes(task: str, method: str) -> tuple[float, bool]:
@@ -186,7 +189,15 @@ def gpu() -> str:
         "by the grid",
         "measured on",
     ]
-    return joined(MPS, table(header, lines)) if lines else NO_MPS
+    halves = [
+        ONE_SIDE.format(
+            task=set_title(task), cells=row["cells"], rate=row["runs_per_hour"], conditions=conditions(row)
+        )
+        for (task, side), row in sides.items()
+        if side == "grid" and (task, "alone") not in sides
+    ]
+    both = joined(MPS, table(header, lines)) if lines else ""
+    return joined(*filter(None, [both, *halves])) or NO_MPS
 
 
 def accuracy(row: Mapping[str, Any]) -> str:
