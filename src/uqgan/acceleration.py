@@ -9,6 +9,7 @@ A recipe need not know of it. Its networks are prepared in place, its objectives
   writes what the other reads.
 """
 
+import copy
 import ctypes
 import sys
 import warnings
@@ -83,6 +84,13 @@ def prepare(net: nn.Module, precision: Precision = "auto", *names: str) -> None:
     for name in names or ("forward",):
         # A bound method, so that a deep copy of the network calls the copy.
         setattr(net, name, MethodType(_converted(getattr(type(net), name), bf16), net))
+
+
+def in_precision(net: nn.Module, precision: Precision, *names: str) -> nn.Module:
+    """The same network, with the same weights, whose named methods run in another precision than its own."""
+    view = copy.copy(net)  # shares all layers; methods set by `prepare` are its own
+    prepare(view, precision, *names)
+    return view
 
 
 def compiled(

@@ -5,11 +5,12 @@ codes and of samples; only C is kept (decision 0019).
 """
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from uqgan.acceleration import CompiledCalls, accelerate, adam, prepare, rmsprop
+from uqgan.acceleration import CompiledCalls, accelerate, adam, in_precision, prepare, rmsprop
 from uqgan.checkpoint import Best, Parts
 from uqgan.config import Config, GenConfig
 from uqgan.data.tasks import Task
@@ -23,7 +24,14 @@ from uqgan.losses import (
     standard_normal_kl,
     wrong_evidence_loss,
 )
-from uqgan.models.gen import CODERS, Perturbation, code_discriminator, image_discriminator, make_autoencoder
+from uqgan.models.gen import (
+    CODERS,
+    Perturbation,
+    VariationalAutoencoder,
+    code_discriminator,
+    image_discriminator,
+    make_autoencoder,
+)
 from uqgan.networks import Networks, logits_of_both
 from uqgan.networks import classifier_only as networks
 from uqgan.shapes import Codes, Images, Labels, Scalar
@@ -48,7 +56,7 @@ class AuxiliaryNetworks(nn.Module):
         self.D_code, self.D_image = code_discriminator(settings.dim), image_discriminator(shape)
 
     def make_fast(self, config: Config) -> None:
-        # Perturbations may be as small as 0.001, which bf16 would round away.
+        # Perturbed codes may differ by 0.001 only, which bf16 would round away.
         prepare(self.A, "fp32", *CODERS)
         prepare(self.D_image, config.precision)
 
@@ -60,6 +68,8 @@ class JointTraining:
         settings = self.settings = config.gen
         self.C, self.A, self.G = nets.classifier, aux.A.train(), aux.G
         self.D_code, self.D_image = aux.D_code, aux.D_image
+        # A's own steps, which are most of the work, need no such precision.
+        self.learning_A = cast(VariationalAutoencoder, in_precision(self.A, config.precision, *CODERS))
         self.call = CompiledCalls(next(aux.parameters()).device, config.compiles, say)
         one_kernel = config.compile == "always"
         self.opt_C = adam(self.C, lr=settings.lr, weight_decay=settings.weight_decay, one_kernel=one_kernel)
@@ -95,10 +105,11 @@ class JointTraining:
 
     def autoencoder_objective(self, x: Images) -> Scalar:
         """min_A: codes that reconstruct x, are distributed as N(0, 1), and differ from perturbed ones for D_code."""
-        loc, scale = self.A.encode(x)
+        A = self.learning_A
+        loc, scale = A.encode(x)
         z = loc + scale * torch.randn_like(scale)
         return (
-            squared_error_loss(self.A.decode(z), x)
+            squared_error_loss(A.decode(z), x)
             + fake_loss(self.D_code(self.G(z)))
             + KL_FACTOR * standard_normal_kl(loc, scale)
         )
