@@ -37,15 +37,15 @@ from grid import shown
 from iteration import merge
 from scoring import train, write_pictures
 from uqgan.api import load
-from uqgan.cells import Cell, plan_cells, result_digests
-from uqgan.cluster import Cluster, Needs, connected
 from uqgan.data.inputs import Sources, pixel_format_of
 from uqgan.environment import COMMIT, describe, versions
 from uqgan.files import CACHE_VARIABLE, cache_folder, sha256
-from uqgan.grid import Event, Schedule, Terms
-from uqgan.parcels import marks_of
-from uqgan.pool import Pool
-from uqgan.scatter import Chunk, Scoring, chunks_of, scattered, score_chunk, scoring_of
+from uqgan.grid.cells import Cell, plan_cells, result_digests
+from uqgan.grid.cluster import Cluster, Needs, connected
+from uqgan.grid.parcels import marks_of
+from uqgan.grid.pool import Pool
+from uqgan.grid.scatter import Chunk, Scoring, chunks_of, scattered, score_chunk, scoring_of
+from uqgan.grid.schedule import Event, Schedule, Terms
 from uqgan.scoring import chunk_size
 
 SEEDS = range(6)

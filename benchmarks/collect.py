@@ -18,7 +18,7 @@ from uqgan import metrics
 from uqgan.errors import UsageError
 from uqgan.evaluation import Outputs, ranking
 from uqgan.files import write_json
-from uqgan.results import Result, check_origin, deviation, read_result
+from uqgan.paper.results import Result, check_origin, deviation, read_result
 from uqgan.runs import SCORES
 
 RESULTS = Path(__file__).parent.parent / "results"

@@ -32,14 +32,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 
 from iteration import merge
-from uqgan.cells import Cell, is_done, plan_cells
 from uqgan.cli.chosen import chosen_seeds
 from uqgan.data.tasks import load_task
 from uqgan.environment import COMMIT, describe, versions
 from uqgan.files import CACHE_VARIABLE, cache_folder, write_json
-from uqgan.grid import Event, Schedule, Terms
-from uqgan.mps import CONTROL
-from uqgan.pool import Pool
+from uqgan.grid.cells import Cell, is_done, plan_cells
+from uqgan.grid.mps import CONTROL
+from uqgan.grid.pool import Pool
+from uqgan.grid.schedule import Event, Schedule, Terms
 from uqgan.runs import finished, holds_run
 
 SEEDS = range(8)

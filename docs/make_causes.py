@@ -4,9 +4,9 @@ from statistics import mean
 
 from make_tables import record, table
 from uqgan import paper
-from uqgan.layouts import column_title, title_of
 from uqgan.methods import METHODS
-from uqgan.reproduction import Column, Reproduction, Row, bare
+from uqgan.paper.layouts import column_title, title_of
+from uqgan.paper.reproduction import Column, Reproduction, Row, bare
 
 FIRST = "uqgan-mc"
 """Method that is ahead of all others without outliers in the paper."""

@@ -1,9 +1,9 @@
 """The part of a setting's page about joint detection."""
 
 from make_tables import Record, joined, record, short
-from uqgan.detection_table import WORDS, confusion_markdown, markdown, rows_of_methods
-from uqgan.layouts import names_of
-from uqgan.reproduction import Reproduction
+from uqgan.paper.detection_table import WORDS, confusion_markdown, markdown, rows_of_methods
+from uqgan.paper.layouts import names_of
+from uqgan.paper.reproduction import Reproduction
 
 DETECTION = """## Joint detection
 

@@ -2,7 +2,7 @@
 
 from make_tables import joined, ours, percent, record, records, short, table
 from uqgan.errors import count
-from uqgan.results import set_title
+from uqgan.paper.results import set_title
 
 TOYS = """# Toys
 

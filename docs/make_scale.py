@@ -10,18 +10,18 @@ from typing import Any
 import make_tables
 from make_tables import ROOT, joined, record, short, table
 from uqgan import paper
-from uqgan.cells import Cell, plan_cells
-from uqgan.grid import Schedule
-from uqgan.results import set_title
-from uqgan.times import Times
+from uqgan.grid.cells import Cell, plan_cells
+from uqgan.grid.schedule import Schedule
+from uqgan.grid.times import Times
+from uqgan.paper.results import set_title
 
 PAGE = ROOT / "docs" / "scale.md"
 DEVICE, SEEDS, GPUS = "cuda", range(3), (1, 2, 4, 10, 20, 40)
 LIKE, MODEL = ("max-softmax", "uqgan-mc"), "cifar10"
 """Methods by whose recorded time others are estimated; the setting with the most recorded methods."""
 RECORDED = """Minutes of one training on an H200 with nothing taken from the cache, testing left out: the median of the
-records in `results/`, of several versions of the program. Most shared the GPU with up to fifteen others, and took longer
-than they would alone. ≈ is an estimate where none is recorded: the time of
+records in `results/`, of several versions of the program. Most shared the GPU with up to fifteen others, and took
+longer than they would alone. ≈ is an estimate where none is recorded: the time of
 `max-softmax` on that task, or else of `uqgan-mc`, times the ratio of the two methods on CIFAR10 or, where that is not
 recorded either, on the digits ([costs](results.md#cost-of-the-methods), on a CPU)."""
 WHOLE = """{cells} cells: {methods} methods × {settings} settings × {seeds} seeds. One after another, each from nothing:
@@ -41,8 +41,8 @@ A grid was killed and continued by the same command, several times. Beside the s
 NODES = "### Seen on two nodes"
 NO_MPS = """How many more trainings an H200 ends in an hour when the grid runs several of them at a time is not recorded
 yet (`python benchmarks/grid.py sides mnist`)."""
-ONE_SIDE = """{task}: {cells} trainings with evaluation, by one grid under MPS, at {rate:.0f} an hour, with empty caches for
-autoencoders and compiled code ({conditions}). The same one after another are not recorded yet."""
+ONE_SIDE = """{task}: {cells} trainings with evaluation, by one grid under MPS, at {rate:.0f} an hour, with empty caches
+for autoencoders and compiled code ({conditions}). The same one after another are not recorded yet."""
 
 
 def minutes(task: str, method: str) -> tuple[float, bool]:
@@ -190,9 +190,7 @@ def gpu() -> str:
         "measured on",
     ]
     halves = [
-        ONE_SIDE.format(
-            task=set_title(task), cells=row["cells"], rate=row["runs_per_hour"], conditions=conditions(row)
-        )
+        ONE_SIDE.format(task=set_title(task), cells=row["cells"], rate=row["runs_per_hour"], conditions=conditions(row))
         for (task, side), row in sides.items()
         if side == "grid" and (task, "alone") not in sides
     ]

@@ -11,7 +11,7 @@ from make_causes import below, order
 from make_detection import detection
 from make_tables import joined, read, record, short, table
 from uqgan import paper
-from uqgan.layouts import (
+from uqgan.paper.layouts import (
     RUNS,
     counted,
     explanations,
@@ -20,8 +20,8 @@ from uqgan.layouts import (
     names_of,
     runs_table,
 )
-from uqgan.reproduction import Block, Column, Reproduction, reproduce
-from uqgan.results import find_results, set_title
+from uqgan.paper.reproduction import Block, Column, Reproduction, reproduce
+from uqgan.paper.results import find_results, set_title
 
 SEEDS = {"mnist": 3, "cifar10": 3}
 """Seeds that each method should have; UQGANs should have two more."""

@@ -1,7 +1,7 @@
 """The sections on speed and cost."""
 
 from make_tables import record, short, table
-from uqgan.results import set_title
+from uqgan.paper.results import set_title
 
 COSTS = """## Cost of the methods
 

@@ -5,11 +5,11 @@ from functools import cache, partial
 from pathlib import Path
 
 from make_tables import ROOT, joined, records, short
-from uqgan.findings import CLOSE, findings
-from uqgan.plots import saved
-from uqgan.results import set_title
-from uqgan.studies import STUDIES, Curve
-from uqgan.study_plots import sizes_in_words, study_figure
+from uqgan.paper.findings import CLOSE, findings
+from uqgan.paper.results import set_title
+from uqgan.paper.studies import STUDIES, Curve
+from uqgan.paper.study_plots import sizes_in_words, study_figure
+from uqgan.report.plots import saved
 
 IMAGES = ROOT / "docs" / "images" / "studies"
 STAND_INS = {

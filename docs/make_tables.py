@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from uqgan.results import ORIGIN, check_keys, check_origin
+from uqgan.paper.results import ORIGIN, check_keys, check_origin
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from uqgan.cells import Cell, plan_cells
+from uqgan.grid.cells import Cell, plan_cells
 
 QUICK: dict[str, Any] = {
     "cross_entropy.epochs": 1,

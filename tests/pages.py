@@ -11,7 +11,7 @@ from uqgan.config import load_config
 from uqgan.data.tasks import Task, load_task
 from uqgan.environment import circumstances
 from uqgan.evaluation import evaluate, predict_task
-from uqgan.report import Chapter
+from uqgan.report.page import Chapter
 from uqgan.runs import Plan, Record
 
 VOID = {"meta", "img", "br", "link", "input", "hr"}

@@ -14,8 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grids import LONG, cells_of, contents, tiny
-from uqgan import cells
-from uqgan.cells import (
+from uqgan.config import load_config
+from uqgan.data.tasks import TASKS, Task, load_task
+from uqgan.errors import Interrupted, UsageError
+from uqgan.grid import cells
+from uqgan.grid.cells import (
     FAILED,
     Cell,
     config_of,
@@ -27,9 +30,6 @@ from uqgan.cells import (
     run_cell,
     title_of,
 )
-from uqgan.config import load_config
-from uqgan.data.tasks import TASKS, Task, load_task
-from uqgan.errors import Interrupted, UsageError
 from uqgan.methods import METHODS
 from uqgan.progress import Pace
 from uqgan.runs import holds_run
@@ -268,7 +268,7 @@ def test_a_killed_cell_goes_on_and_its_result_is_that_of_an_undisturbed_run(
     """Killed by SIGKILL while it trains, with a state saved at every step."""
     (cell,) = plan_cells([task], ["one-vs-all"], [0], [{"one_vs_all.epochs": 60, "fresh": True}])
     words = (
-        "import sys, torch\nfrom pathlib import Path\nfrom uqgan import training\nfrom uqgan.cells import *\n"
+        "import sys, torch\nfrom pathlib import Path\nfrom uqgan import training\nfrom uqgan.grid.cells import *\n"
         "training.SAVE_SECONDS = 0.0\n"
         "(cell,) = plan_cells([sys.argv[1]], ['one-vs-all'], [0], [{'one_vs_all.epochs': 60, 'fresh': True}])\n"
         "run_cell(cell, Path(sys.argv[2]), load_task(sys.argv[1]), torch.device('cpu'))\n"

@@ -17,15 +17,15 @@ import torch
 from rich.console import Console
 
 from grids import QUICK, contents, tiny
-from uqgan.cells import FAILED, Cell, plan_cells, run_cell
 from uqgan.cli import main
 from uqgan.cli.app import Voice
 from uqgan.cli.chosen import chosen_seeds, chosen_tasks
 from uqgan.cli.watch import Watch
 from uqgan.data.tasks import load_task
 from uqgan.errors import UsageError
-from uqgan.grid import Event, Survey, Terms
-from uqgan.times import Times
+from uqgan.grid.cells import FAILED, Cell, plan_cells, run_cell
+from uqgan.grid.schedule import Event, Survey, Terms
+from uqgan.grid.times import Times
 
 FEW = ["--one-vs-all.epochs", "1", "--cross-entropy.epochs", "1"]
 
@@ -79,7 +79,7 @@ def test_the_same_command_leaves_alone_what_is_done_and_what_failed(
 ) -> None:
     root, _, _ = finished
     before = contents(root)
-    monkeypatch.setattr("uqgan.pool.Pool", lambda *_: pytest.fail("something ran"))
+    monkeypatch.setattr("uqgan.grid.pool.Pool", lambda *_: pytest.fail("something ran"))
     assert uqgan(monkeypatch, *command(task, root, "one-vs-all,ova-oracle", "0,1", "--json")) == 1
     rows = json.loads(capfd.readouterr().out)
     assert [row["state"] for row in rows] == ["done", "done", "failed", "failed"]

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from uqgan.cells import Cell, config_of
 from uqgan.cli import main
 from uqgan.files import write_json
+from uqgan.grid.cells import Cell, config_of
 from uqgan.paper import TITLES
 
 SHORT = ["--uqgan.iterations", "2", "--uqgan.validate-every", "1", "--autoencoder.epochs", "1"]

@@ -18,19 +18,20 @@ import pytest
 import torch
 from PIL import Image
 
-from uqgan import cluster, fit, load
-from uqgan.cells import Cell, plan_cells, run_cell
+from uqgan import fit, load
 from uqgan.cli import main
-from uqgan.cluster import Cluster, Needs
 from uqgan.data.decode import decode
 from uqgan.data.inputs import batches_of, pixel_format_of
 from uqgan.data.tasks import load_task
 from uqgan.errors import UsageError
 from uqgan.files import sha256, write_json
-from uqgan.grid import Event, Schedule, Terms, survey
-from uqgan.host import Host, Order, Station
-from uqgan.parcels import Share, marks_of, packed, unpack
-from uqgan.scatter import Chunk, chunks_of, in_order, score_chunk, scoring_of
+from uqgan.grid import cluster
+from uqgan.grid.cells import Cell, plan_cells, run_cell
+from uqgan.grid.cluster import Cluster, Needs
+from uqgan.grid.host import Host, Order, Station
+from uqgan.grid.parcels import Share, marks_of, packed, unpack
+from uqgan.grid.scatter import Chunk, chunks_of, in_order, score_chunk, scoring_of
+from uqgan.grid.schedule import Event, Schedule, Terms, survey
 from uqgan.scoring import score
 
 STORE = 100 * 2**20

@@ -10,14 +10,15 @@ from sklearn.metrics import auc, roc_curve
 
 import uqgan
 from pages import Page, chapter, small
-from uqgan import contest, report
-from uqgan.contest import Contestant, compare, curve_figure, p_against
 from uqgan.evaluation import Outputs, evaluate, ranking
-from uqgan.galleries import SHOWN, extremes
 from uqgan.metrics import auroc, paired_bootstrap
-from uqgan.report import Chapter, contestants, describe_group, render
+from uqgan.report import contest
+from uqgan.report import page as report
+from uqgan.report.contest import Contestant, compare, curve_figure, p_against
+from uqgan.report.galleries import SHOWN, extremes
+from uqgan.report.page import Chapter, contestants, describe_group, render
+from uqgan.report.tradeoffs import mean_curve, risk_coverage, roc
 from uqgan.run import kept_scores, save_scores
-from uqgan.tradeoffs import mean_curve, risk_coverage, roc
 from uqgan.uncertainty import Prediction
 
 

@@ -36,11 +36,11 @@ from uqgan.detection import (
     score_columns,
     weights,
 )
-from uqgan.detection_table import COLUMNS, Row, markdown, rows_of_methods, table_lines
 from uqgan.errors import UsageError
 from uqgan.evaluation import Outputs
 from uqgan.files import write_json
 from uqgan.methods import METHODS
+from uqgan.paper.detection_table import COLUMNS, Row, markdown, rows_of_methods, table_lines
 from uqgan.run import Run
 from uqgan.runs import DETECTION, RAW_SCORES, RAW_VALIDATION, Plan
 from uqgan.uncertainty import Prediction

@@ -19,7 +19,7 @@ from uqgan.data.seen import Seen, samples_of
 from uqgan.data.tasks import Task, load_task
 from uqgan.errors import UsageError
 from uqgan.evaluation import Outputs
-from uqgan.report import Chapter, render
+from uqgan.report.page import Chapter, render
 from uqgan.run import Run
 from uqgan.tiles import tile
 

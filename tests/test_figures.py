@@ -14,8 +14,8 @@ from pages import chapter, small
 from uqgan.cli import main
 from uqgan.cli.figure import files_of
 from uqgan.errors import UsageError
-from uqgan.figures import panels_of, plane_figure, shields_figure, side_by_side, titles_of
-from uqgan.plots import saved
+from uqgan.report.figures import panels_of, plane_figure, shields_figure, side_by_side, titles_of
+from uqgan.report.plots import saved
 from uqgan.run import Run
 
 

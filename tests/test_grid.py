@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from uqgan.cells import Cell, config_of, keep_failure, plan_cells
-from uqgan.grid import MOST_LOSSES, Schedule, survey
+from uqgan.grid.cells import Cell, config_of, keep_failure, plan_cells
+from uqgan.grid.schedule import MOST_LOSSES, Schedule, survey
+from uqgan.grid.times import Times, cost
 from uqgan.methods import METHODS
-from uqgan.times import Times, cost
 
 GRIDS = st.builds(
     plan_cells,

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import uqgan
-from uqgan import curves, shields
 from uqgan.config import load_config
 from uqgan.data.dataset import Dataset
 from uqgan.data.tasks import Task
@@ -20,6 +19,7 @@ from uqgan.health import PER_CLASS, Health, gradient_norm, sample_per_class, say
 from uqgan.log import Log, headline
 from uqgan.models.autoencoders import Identity
 from uqgan.models.gan import Critic, Generator
+from uqgan.report import curves, shields
 
 QUICK = {"uqgan": {"iterations": 6, "batch_size": 16, "validate_every": 2}}
 

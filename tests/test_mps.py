@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from uqgan import mps, pool
 from uqgan.files import cache_folder
-from uqgan.grid import Schedule, Terms
-from uqgan.mps import LOGS, PIPES
+from uqgan.grid import mps, pool
+from uqgan.grid.mps import LOGS, PIPES
+from uqgan.grid.schedule import Schedule, Terms
 
 STAND_IN = """#!/bin/sh
 pipes="${CUDA_MPS_PIPE_DIRECTORY:-$STAND_IN/system}"
@@ -77,7 +77,7 @@ def test_a_daemon_of_its_own_is_started_and_ended_by_its_own_command(daemon: Pat
 
 def test_two_grids_have_a_daemon_each(daemon: Path) -> None:
     with mps.shared(lambda _: None) as first:
-        words = f"from uqgan import mps\nmps.PROBE = ''\nwith mps.shared(print) as found: print(found[{PIPES!r}])"
+        words = f"from uqgan.grid import mps\nmps.PROBE = ''\nwith mps.shared(print) as found: print(found[{PIPES!r}])"
         second = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True).stdout
         assert first
         assert Path(first[PIPES], "control").exists(), "the other grid lives"
@@ -122,9 +122,8 @@ def test_an_error_in_the_block_ends_the_daemon_too(daemon: Path) -> None:
 
 def killed_grid() -> None:
     """A process that has a daemon, killed by SIGKILL."""
-    words = (
-        "from uqgan import mps\nimport time\nmps.PROBE = ''\nwith mps.shared(print): print(flush=True); time.sleep(60)"
-    )
+    imports = "import time\nfrom uqgan.grid import mps\nmps.PROBE = ''"
+    words = f"{imports}\nwith mps.shared(print): print(flush=True); time.sleep(60)"
     child = subprocess.Popen([sys.executable, "-c", words], stdout=subprocess.PIPE, text=True)
     assert child.stdout
     child.stdout.readline()

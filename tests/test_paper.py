@@ -10,7 +10,7 @@ from uqgan.files import sha256
 from uqgan.methods import METHODS
 from uqgan.paper import BETTER, WITHIN, WORSE, Value
 
-CONTENT = json.loads((resources.files("uqgan") / paper.FILE).read_text())
+CONTENT = json.loads((resources.files("uqgan.paper") / paper.FILE).read_text())
 EVERY = [(setting, method) for setting in paper.settings() for method in paper.methods(setting)]
 
 
@@ -20,7 +20,7 @@ def count(tree: object) -> int:
 
 def test_there_are_1368_values_and_no_digit_was_changed() -> None:
     assert count(CONTENT["settings"]) + count(CONTENT["detection"]) == 1368
-    with resources.as_file(resources.files("uqgan") / paper.FILE) as file:
+    with resources.as_file(resources.files("uqgan.paper") / paper.FILE) as file:
         assert sha256(file) == "9e6144dcaa1f6218a8676cde8e6959c1e7acd6da367a3b61567716a70fe25796"
 
 

@@ -14,8 +14,8 @@ import torch
 from PIL import Image
 from torch.testing import assert_close
 
-from uqgan import curves, plots
 from uqgan.metrics import reliability
+from uqgan.report import curves, plots
 
 FRAME = (-2.0, 2.0, -1.0, 1.0)
 POINTS = plots.Points(torch.zeros(3, 2), torch.tensor([0, 1, 0]), torch.ones(2, 2), torch.tensor([0, 1]))

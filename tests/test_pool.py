@@ -18,13 +18,13 @@ import pytest
 import torch
 
 from grids import LONG, cells_of, contents, tiny
-from uqgan import pool
-from uqgan.cells import FAILED, Cell, has_failed, is_done, plan_cells, run_cell
 from uqgan.data.tasks import load_task
 from uqgan.errors import RunFailed, UsageError
-from uqgan.grid import MOST_LOSSES, Event, Schedule, Terms
-from uqgan.pool import Crew, Pool, Worker
-from uqgan.worker import OUTPUT, Ended, Post, Ready, run
+from uqgan.grid import pool
+from uqgan.grid.cells import FAILED, Cell, has_failed, is_done, plan_cells, run_cell
+from uqgan.grid.pool import Crew, Pool, Worker
+from uqgan.grid.schedule import MOST_LOSSES, Event, Schedule, Terms
+from uqgan.grid.worker import OUTPUT, Ended, Post, Ready, run
 
 CPU = torch.device("cpu")
 GB = 2**30

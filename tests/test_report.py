@@ -12,15 +12,16 @@ from markupsafe import escape
 from rich.console import Console
 
 from pages import LOG, Page, chapter, small
-from uqgan import curves, demo, plots
+from uqgan import demo
 from uqgan.decisions import WORDS, Decisions
 from uqgan.errors import UsageError
 from uqgan.evaluation import evaluate, ranking
-from uqgan.galleries import SHOWN, galleries, shares
 from uqgan.health import warnings
 from uqgan.methods import METHODS
 from uqgan.metrics import paired_bootstrap
-from uqgan.report import Chapter, clearly_best, heat_maps, percent, render, write_report
+from uqgan.report import curves, plots
+from uqgan.report.galleries import SHOWN, galleries, shares
+from uqgan.report.page import Chapter, clearly_best, heat_maps, percent, render, write_report
 from uqgan.run import Run
 from uqgan.uncertainty import Prediction
 

@@ -19,10 +19,10 @@ from uqgan import paper
 from uqgan.cli import main
 from uqgan.data.tasks import TASKS, is_near
 from uqgan.evaluation import Outputs, evaluate
-from uqgan.layouts import FORMATS, lines, runs_table, sentences, to_csv, to_html, to_latex, to_markdown
-from uqgan.reproduction import STATES, Column, Reproduction, bare, reproduce
-from uqgan.results import Found, Result, find_results, read_result
-from uqgan.ties import OVERLAP, PAIRED
+from uqgan.paper.layouts import FORMATS, lines, runs_table, sentences, to_csv, to_html, to_latex, to_markdown
+from uqgan.paper.reproduction import STATES, Column, Reproduction, bare, reproduce
+from uqgan.paper.results import Found, Result, find_results, read_result
+from uqgan.paper.ties import OVERLAP, PAIRED
 from uqgan.uncertainty import Prediction
 
 RESULTS = Path(__file__).parent.parent / "results"

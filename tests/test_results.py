@@ -16,7 +16,7 @@ import make_tables
 from uqgan.errors import UsageError
 from uqgan.evaluation import Outputs, raw_digest, scores
 from uqgan.methods import METHODS
-from uqgan.results import check_origin
+from uqgan.paper.results import check_origin
 
 ROOT = Path(__file__).parent.parent
 RESULTS = sorted(path for path in (ROOT / "results").rglob("*") if path.is_file())

@@ -11,7 +11,7 @@ from uqgan.config import load_config
 from uqgan.errors import RunFailed, UsageError
 from uqgan.evaluation import evaluate
 from uqgan.files import write_bytes, write_json
-from uqgan.report import Chapter, write_report
+from uqgan.report.page import Chapter, write_report
 
 QUICK = load_config("moons", overrides={"uqgan": {"iterations": 2, "batch_size": 8, "validate_every": 1}})
 

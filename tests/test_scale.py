@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import make_scale
 import make_tables
 from uqgan import paper
-from uqgan.cells import plan_cells
+from uqgan.grid.cells import plan_cells
 
 METHODS = ["uqgan", "one-vs-all", "entropy", "max-softmax", "ensemble"]
 HOURS = st.fixed_dictionaries({("digits", method): st.floats(0.1, 10) for method in METHODS})

@@ -252,7 +252,7 @@ def disturb(number: int) -> Callable[..., None]:
     ("command", "place"),
     [
         (["evaluate", "RUN"], "uqgan.evaluation.intervals"),
-        (["report", "RUN", "-o", "NEW/page.html"], "uqgan.report.write_report"),
+        (["report", "RUN", "-o", "NEW/page.html"], "uqgan.report.page.write_report"),
         (["data", "show", "digits", "-o", "NEW"], "uqgan.data.tasks.load_task"),
         (["train", "moons", "-o", "NEW"], "uqgan.methods.method.keep_freed_memory"),
         (["demo", "-o", "NEW"], "uqgan.methods.method.keep_freed_memory"),

@@ -15,19 +15,19 @@ from torch.testing import assert_close
 
 import make_results
 import make_studies
-from uqgan.cells import Cell, config_of
 from uqgan.data.tasks import TASKS, parse_classes
 from uqgan.errors import UsageError
 from uqgan.evaluation import Outputs, balanced
-from uqgan.findings import CLAIMS, findings
+from uqgan.grid.cells import Cell, config_of
 from uqgan.methods.uqgan import JointTraining, networks
 from uqgan.metrics import ood_scores
 from uqgan.models.gan import Critic
 from uqgan.paper import TITLES
-from uqgan.plots import saved
+from uqgan.paper.findings import CLAIMS, findings
+from uqgan.paper.studies import STUDIES, Curve, Point, gather, study_cells, task_of_classes
+from uqgan.paper.study_plots import sizes_in_words, study_figure
 from uqgan.regulariser import REGULARISERS
-from uqgan.studies import STUDIES, Curve, Point, gather, study_cells, task_of_classes
-from uqgan.study_plots import sizes_in_words, study_figure
+from uqgan.report.plots import saved
 from uqgan.uncertainty import Prediction
 
 

@@ -6,9 +6,9 @@ from typing import Any
 from rich.console import Console
 
 from uqgan import api
-from uqgan.cells import reason
 from uqgan.errors import Interrupted
-from uqgan.report import Chapter, write_report
+from uqgan.grid.cells import reason
+from uqgan.report.page import Chapter, write_report
 from uqgan.runs import finished, holds_run
 
 RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {

@@ -10,9 +10,9 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from uqgan.cells import Cell, config_of, plan_cells
 from uqgan.config import suggest
 from uqgan.errors import UsageError
+from uqgan.grid.cells import Cell, config_of, plan_cells
 from uqgan.paper import LOWER_IS_BETTER, TITLES
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from uqgan.errors import RunFailed, UsageError
 
 if TYPE_CHECKING:
     from uqgan.detection import Job
-    from uqgan.detection_table import Row
     from uqgan.evaluation import Outputs
+    from uqgan.paper.detection_table import Row
     from uqgan.run import Run
     from uqgan.runs import Plan
 
@@ -154,7 +154,7 @@ def whole_record(records: list[dict[str, Any]], quick: bool, seconds: float) -> 
 def show(made: Sequence[Prepared]) -> None:
     """A table per task, a row per method and its settings."""
     from uqgan import paper
-    from uqgan.detection_table import COLUMNS, TITLES, WORDS, table_lines
+    from uqgan.paper.detection_table import COLUMNS, TITLES, WORDS, table_lines
 
     out = Console(highlight=False)
     for task in dict.fromkeys(one.plan.task for one in made):
@@ -178,7 +178,7 @@ def show(made: Sequence[Prepared]) -> None:
 
 def rows_of_runs(made: Sequence[Prepared]) -> "list[Row]":
     """Rows of the table; runs that differ only in their seed share one."""
-    from uqgan.detection_table import Row
+    from uqgan.paper.detection_table import Row
     from uqgan.runs import run_titles
 
     groups: dict[Any, list[Prepared]] = {}

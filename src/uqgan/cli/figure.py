@@ -34,7 +34,7 @@ def toys(runs: list[Path], /, *, output: Output = None, machine: Machine = Machi
     output
         The figure: .svg, .png, or a name without ending for both; toys if not given.
     """
-    from uqgan.figures import plane_figure
+    from uqgan.report.figures import plane_figure
 
     files = files_of(output or Path("toys"))
     write(plane_figure([noted(machine.load(folder), voice) for folder in runs]), files, voice)
@@ -64,7 +64,7 @@ def shields(
     output
         The figure: .svg, .png, or a name without ending for both; shields if not given.
     """
-    from uqgan.figures import shields_figure
+    from uqgan.report.figures import shields_figure
 
     files = files_of(output or Path("shields"))
     drawn = shields_figure([noted(machine.load(folder), voice) for folder in runs], per_class, classes)
@@ -82,7 +82,7 @@ def files_of(output: Path) -> Forms:
 
 def write(draw: "Callable[[], Figure]", files: Forms, voice: Voice) -> None:
     from uqgan.files import write_bytes
-    from uqgan.plots import saved
+    from uqgan.report.plots import saved
 
     with voice.busy("drawing"):
         for file, form in files.items():

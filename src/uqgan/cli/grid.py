@@ -15,7 +15,7 @@ from uqgan.config import Settings
 from uqgan.errors import count
 
 if TYPE_CHECKING:
-    from uqgan.cells import Cell
+    from uqgan.grid.cells import Cell
 
 Lists = Annotated[
     ConfigLists | None,  # type: ignore[valid-type]
@@ -76,7 +76,7 @@ def grid(
 def cells_of(tasks: str, methods: str, seeds: str, settings: Settings | None, validation: bool) -> list["Cell"]:
     """Cells of the chosen lists."""
     from uqgan import paper
-    from uqgan.cells import plan_cells
+    from uqgan.grid.cells import plan_cells
 
     names = chosen_methods(methods) or list(paper.methods("mnist"))
     return plan_cells(chosen_tasks(tasks), names, chosen_seeds(seeds or "0"), variants(settings), validation)
@@ -84,8 +84,8 @@ def cells_of(tasks: str, methods: str, seeds: str, settings: Settings | None, va
 
 def show_plan(cells: Sequence["Cell"], place: Place, times: Sequence[Path], as_json: bool) -> None:
     """Cells with their state, and the expected minutes of the others."""
-    from uqgan.grid import survey
-    from uqgan.times import Times
+    from uqgan.grid.schedule import survey
+    from uqgan.grid.times import Times
 
     found, device = survey(cells, place.output), place.kind
     known = Times.recorded([place.output, *times])

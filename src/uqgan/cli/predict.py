@@ -219,7 +219,7 @@ def tell(job: Job, summary: "Summary", results: Results, voice: Voice) -> None:
     for line in lines:
         (voice.say if results.as_json else plain)(line)
     if results.page:
-        from uqgan.predictions_page import write_page
+        from uqgan.report.predictions_page import write_page
 
         write_page(results.page, job.run, summary, job.pixel_format, drift)
     for file in (results.output, results.copy_to, results.page):

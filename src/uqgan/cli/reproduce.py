@@ -21,10 +21,10 @@ from uqgan.errors import UsageError, count
 from uqgan.progress import spell
 
 if TYPE_CHECKING:
-    from uqgan.cells import Cell
-    from uqgan.layouts import Line, Text
-    from uqgan.reproduction import Block, Reproduction
-    from uqgan.results import Found
+    from uqgan.grid.cells import Cell
+    from uqgan.paper.layouts import Line, Text
+    from uqgan.paper.reproduction import Block, Reproduction
+    from uqgan.paper.results import Found
 
 SHORT = {"difference": "Δ"}
 COLOURS = {"better": "green", "worse": "red"}
@@ -75,7 +75,7 @@ def reproduce(
     output
         The file to write; its ending .md, .csv, .tex or .html chooses the format.
     """
-    from uqgan.layouts import FORMATS
+    from uqgan.paper.layouts import FORMATS
 
     check_setting(setting)
     chosen = Chosen(setting, chosen_methods(methods), chosen_seeds(seeds), places_of(runs))
@@ -123,23 +123,23 @@ class Chosen:
         return self.places[0]
 
     def find(self) -> "Found":
-        from uqgan.results import find_results
+        from uqgan.paper.results import find_results
 
         return find_results(self.places, self.setting, self.methods, self.seeds)
 
     def missing(self, found: "Found") -> list["Cell"]:
         """Requested runs that are missing, first one of each method."""
         from uqgan import paper
-        from uqgan.cells import Cell
-        from uqgan.reproduction import missing_runs
+        from uqgan.grid.cells import Cell
+        from uqgan.paper.reproduction import missing_runs
 
         names = self.methods or list(paper.methods(self.setting))
         runs = sorted(missing_runs(found, names, self.seeds), key=lambda run: run[1])
         return [Cell(self.setting, method, seed) for method, seed in runs]
 
     def beside(self, found: "Found", resamples: int | None = None) -> "Reproduction":
-        from uqgan.reproduction import reproduce as set_beside
-        from uqgan.ties import RESAMPLES
+        from uqgan.paper.reproduction import reproduce as set_beside
+        from uqgan.paper.ties import RESAMPLES
 
         draws = RESAMPLES if resamples is None else resamples
         return set_beside(self.setting, found, self.methods, self.seeds, draws)
@@ -175,7 +175,7 @@ def train_missing(cells: list["Cell"], chosen: Chosen, how: How, data_root: Path
 
 
 def duration(cells: list["Cell"], chosen: Chosen, how: How) -> str:
-    from uqgan.times import Times
+    from uqgan.grid.times import Times
 
     return time_for(cells, Times.recorded(chosen.places), how.kind)
 
@@ -203,7 +203,7 @@ def chosen_format(form: str, output: Path | None, known: list[str]) -> str:
 
 def show(found: "Reproduction") -> None:
     """Print all tables, fitted to the terminal, and sentences about them."""
-    from uqgan.layouts import lines, sentences
+    from uqgan.paper.layouts import lines, sentences
 
     out = Console(highlight=False)
     for block in found.blocks:
@@ -242,7 +242,7 @@ def coloured(text: "Text") -> str:
 
 def show_plan(found: "Reproduction", cells: list["Cell"], chosen: Chosen, how: How) -> None:
     """Table of existing runs per method, runs to train, and their expected time."""
-    from uqgan.times import Times
+    from uqgan.grid.times import Times
 
     out = Console(highlight=False)
     for row in found.rows:

@@ -19,10 +19,10 @@ from uqgan.errors import Interrupted, OutOfTime, RunFailed, UsageError, count
 from uqgan.progress import spell
 
 if TYPE_CHECKING:
-    from uqgan.cells import Cell
     from uqgan.data.dataset import Say
-    from uqgan.grid import Executor, Terms
-    from uqgan.times import Times
+    from uqgan.grid.cells import Cell
+    from uqgan.grid.schedule import Executor, Terms
+    from uqgan.grid.times import Times
 
 ON_RAY = Group("Several machines")
 COLUMNS = {"accuracy": "accuracy", "auroc": "AUROC all"}
@@ -73,7 +73,7 @@ class How:
         """Refuse invalid options before data are loaded."""
         _ = self.size
         if self.ray:
-            from uqgan.cluster import ray_module
+            from uqgan.grid.cluster import ray_module
 
             ray_module()
         for name, given in (("share", self.share), ("gpus", self.gpus)):
@@ -83,10 +83,10 @@ class How:
     def executor(self, say: "Say") -> "Executor":
         """Executor for the cells."""
         if not self.ray:
-            from uqgan.pool import Pool
+            from uqgan.grid.pool import Pool
 
             return Pool(self.size, say)
-        from uqgan.cluster import Cluster, Needs
+        from uqgan.grid.cluster import Cluster, Needs
 
         return Cluster(self.ray, self.share, Needs(self.cpus, self.gpus), self.size, say)
 
@@ -108,8 +108,8 @@ def run_cells(
     The remaining time is estimated by finished runs in the folder, and in the folders `times`.
     """
     from uqgan.cli.watch import Watch
-    from uqgan.grid import Schedule, Terms, survey
-    from uqgan.times import Times
+    from uqgan.grid.schedule import Schedule, Terms, survey
+    from uqgan.grid.times import Times
 
     place.check()
     start, device = time.monotonic(), place.kind
@@ -154,7 +154,7 @@ def look_at_data(tasks: Sequence[str], terms: "Terms", voice: Voice) -> None:
 
 def outcome(cells: Sequence["Cell"], root: Path) -> list[dict[str, Any]]:
     """State of each cell by its files, with its main scores and its folder."""
-    from uqgan.grid import survey
+    from uqgan.grid.schedule import survey
 
     found = survey(cells, root)
     return [row_of(cell, root, cell in found.done, cell in found.failed) for cell in cells]
@@ -162,7 +162,7 @@ def outcome(cells: Sequence["Cell"], root: Path) -> list[dict[str, Any]]:
 
 def row_of(cell: "Cell", root: Path, done: bool, failed: bool) -> dict[str, Any]:
     """State of one cell."""
-    from uqgan.cells import FAILED
+    from uqgan.grid.cells import FAILED
 
     folder = root / cell.name
     row: dict[str, Any] = {"cell": cell.name, "task": cell.task, "method": cell.method, "seed": cell.seed}

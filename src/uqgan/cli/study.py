@@ -14,7 +14,7 @@ from uqgan.cli.work import Pictures
 from uqgan.config import Config
 
 if TYPE_CHECKING:
-    from uqgan.studies import Curve
+    from uqgan.paper.studies import Curve
 
 FOLDER = "studies"
 """Subfolder for curves."""
@@ -59,7 +59,7 @@ def study(
     as_json
         Print the curves as JSON.
     """
-    from uqgan.studies import gather, study_cells
+    from uqgan.paper.studies import gather, study_cells
 
     fixed = changes(settings)
     chosen = [value.strip() for value in values.split(",") if value.strip()]
@@ -78,8 +78,8 @@ def study(
 
 def show(curve: "Curve", folder: Path, as_json: bool, voice: Voice) -> None:
     """Write the curves, and print them with the paper's findings."""
-    from uqgan.findings import findings
-    from uqgan.study_plots import sizes_in_words
+    from uqgan.paper.findings import findings
+    from uqgan.paper.study_plots import sizes_in_words
 
     if as_json:
         print_json(curve.as_json())
@@ -97,7 +97,7 @@ def show(curve: "Curve", folder: Path, as_json: bool, voice: Voice) -> None:
 def rows_of(curve: "Curve") -> list[dict[str, Any]]:
     """Table of the means over the seeds."""
     from uqgan.paper import TITLES
-    from uqgan.studies import STUDIES
+    from uqgan.paper.studies import STUDIES
 
     rows = []
     for method in curve.methods:
@@ -116,10 +116,10 @@ def write(curve: "Curve", folder: Path) -> Path:
     """Write JSON, SVG and PNG of a curve; returns their path without an ending."""
     from functools import partial
 
-    from uqgan.cells import title_of
     from uqgan.files import write_bytes, write_json
-    from uqgan.plots import saved
-    from uqgan.study_plots import study_figure
+    from uqgan.grid.cells import title_of
+    from uqgan.paper.study_plots import study_figure
+    from uqgan.report.plots import saved
 
     path = folder / f"{title_of(curve.task)}-{curve.study}"
     write_json(path.with_name(f"{path.name}.json"), curve.as_json())

@@ -18,7 +18,7 @@ from uqgan.cli.running import Place, check_outcome, command_of, outcome, percent
 from uqgan.cli.work import Pictures
 
 if TYPE_CHECKING:
-    from uqgan.cells import Cell
+    from uqgan.grid.cells import Cell
     from uqgan.sweeps import Space, Tried
 
 FOLDER = "sweeps"
@@ -110,7 +110,7 @@ class Search:
     @property
     def file(self) -> Path:
         """File of the results, named by the settings that vary; a digest keeps searches apart that differ otherwise."""
-        from uqgan.cells import LONGEST_NAME, title_of
+        from uqgan.grid.cells import LONGEST_NAME, title_of
         from uqgan.sweeps import Range
 
         varied = [name for name, values in self.space.items() if isinstance(values, Range) or len(values) > 1]
@@ -161,7 +161,7 @@ class Search:
         return self.cells(chosen.settings, seeds, validation=False) if chosen else []
 
     def cells(self, settings: dict[str, Any], seeds: Sequence[int], validation: bool) -> list["Cell"]:
-        from uqgan.cells import plan_cells
+        from uqgan.grid.cells import plan_cells
 
         return plan_cells([self.task], [self.method], seeds, [settings], validation)
 

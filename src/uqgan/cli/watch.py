@@ -10,11 +10,11 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from uqgan.cells import FAILED, Cell
 from uqgan.cli.app import Voice
-from uqgan.grid import Event, State, Survey, Terms
+from uqgan.grid.cells import FAILED, Cell
+from uqgan.grid.schedule import Event, State, Survey, Terms
+from uqgan.grid.times import Times
 from uqgan.progress import LINE_SECONDS, spell
-from uqgan.times import Times
 
 ENDS = {"done": "done", "failed": "failed", "stopped": "stopped", "waiting": "lost"}
 """Words for the outcomes of a cell."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from uqgan.data.tasks import Task
-    from uqgan.report import Chapter
+    from uqgan.report.page import Chapter
     from uqgan.run import Run
 
 Overrides = Annotated[
@@ -164,7 +164,7 @@ def report(
     output
         The page.
     """
-    from uqgan.report import write_report
+    from uqgan.report.page import write_report
 
     check_page("--output", output)
     chapters: list[Chapter] = []
@@ -182,7 +182,7 @@ def chapter_of(
 ) -> "Chapter":
     """What a report needs of a run. Tasks that are the same everywhere are `loaded` once."""
     from uqgan.data.tasks import is_user_data
-    from uqgan.report import Chapter
+    from uqgan.report.page import Chapter
     from uqgan.run import Run, kept_scores
 
     run = noted(machine.load(folder), voice)

@@ -14,14 +14,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
-from uqgan.cells import Cell, keep_failure
 from uqgan.data.dataset import Say, silent
 from uqgan.errors import RunFailed, UsageError, count, first_line
 from uqgan.files import cache_folder, write_bytes
-from uqgan.grid import MOST_LOSSES, Event, Report, Schedule, State, Terms
-from uqgan.host import Arrival, Host, Order, Return, Station, versions
+from uqgan.grid.cells import Cell, keep_failure
+from uqgan.grid.host import Arrival, Host, Order, Return, Station, versions
+from uqgan.grid.parcels import Share, packed, unpack
+from uqgan.grid.schedule import MOST_LOSSES, Event, Report, Schedule, State, Terms
 from uqgan.log import interrupts
-from uqgan.parcels import Share, packed, unpack
 
 LISTEN_SECONDS = 0.5
 """Interval between checks of the clock and of signals, in seconds."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from uqgan.studies import Curve, Value
+from uqgan.paper.studies import Curve, Value
 
 CLOSE = 0.005
 """Difference of scores that says nothing, as seeds differ by as much."""

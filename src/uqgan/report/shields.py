@@ -6,12 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from uqgan import curves, health
-from uqgan.curves import best_row, group_by
+from uqgan import health
 from uqgan.data.dataset import CHUNK, as_input
 from uqgan.data.tasks import Task
 from uqgan.health import FAULTS, first_member
-from uqgan.plots import Pictures, data_uri, png
+from uqgan.report import curves
+from uqgan.report.curves import best_row, group_by
+from uqgan.report.plots import Pictures, data_uri, png
 from uqgan.runs import Record
 
 SHOWN, CLASSES_SHOWN, RECONSTRUCTIONS_SHOWN, LOWEST_SHOWN = 8, 10, 16, 5

@@ -8,7 +8,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-FILE = "paper.json"
+FILE = "values.json"
 KNOWN = ("accuracy", "auroc_sf", "ece")
 """Metrics of the known classes."""
 RANKED = ("auroc", "aupr_in", "aupr_out", "fpr95_id_positive")
@@ -44,7 +44,7 @@ class Value:
 
 @cache
 def _content() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((resources.files("uqgan") / FILE).read_text())
+    found: dict[str, Any] = json.loads((resources.files("uqgan.paper") / FILE).read_text())
     return found
 
 

@@ -9,8 +9,8 @@ from uqgan import paper
 from uqgan.data.tasks import is_near
 from uqgan.methods import METHODS
 from uqgan.paper import BETTER, KNOWN, RANKED, WITHIN, WORSE, Value
-from uqgan.results import Found, Result, set_title
-from uqgan.ties import RESAMPLES, Contender, tied
+from uqgan.paper.results import Found, Result, set_title
+from uqgan.paper.ties import RESAMPLES, Contender, tied
 
 MISSING, INCOMPARABLE = "missing", "not comparable"
 STATES = (WITHIN, BETTER, WORSE, INCOMPARABLE, MISSING)

@@ -15,10 +15,10 @@ from typing import Literal, NoReturn
 import torch
 
 from uqgan.acceleration import choose_device
-from uqgan.cells import Cell, keep_failure, reason, run_cell
 from uqgan.data.tasks import Task
 from uqgan.errors import Interrupted, RunFailed, UsageError, first_line
-from uqgan.grid import Event, Report, Terms
+from uqgan.grid.cells import Cell, keep_failure, reason, run_cell
+from uqgan.grid.schedule import Event, Report, Terms
 from uqgan.progress import Pace
 
 OUTPUT = "workers.log"

@@ -10,7 +10,7 @@ import torch
 
 from uqgan.evaluation import Outputs, raw_digest
 from uqgan.metrics import paired_ood
-from uqgan.results import Result
+from uqgan.paper.results import Result
 
 PAIRED = "paired bootstrap of raw scores"
 OVERLAP = "overlap of mean ± standard deviation over the seeds, or of a single run's 95 % interval"

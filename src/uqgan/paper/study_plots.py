@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from uqgan.paper import TITLES
-from uqgan.plots import CLASS_COLOURS, DASHES, colour_of
-from uqgan.studies import N_CLASSES, STUDIES, Curve, Value
+from uqgan.paper.studies import N_CLASSES, STUDIES, Curve, Value
+from uqgan.report.plots import CLASS_COLOURS, DASHES, colour_of
 
 LEFT = ("accuracy", "auroc", "aupr_out", "auroc_sf")
 RIGHT = ("aupr_in", "fpr95_id_positive", "ece")

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from uqgan.evaluation import Outputs, ranking, set_names
 from uqgan.metrics import paired_bootstrap, reliability
-from uqgan.plots import CLASS_COLOURS, DASHES, Pictures, as_svg, colour_of, data_uri
 from uqgan.ranking import Floats
-from uqgan.tradeoffs import mean_curve, risk_coverage, roc
+from uqgan.report.plots import CLASS_COLOURS, DASHES, Pictures, as_svg, colour_of, data_uri
+from uqgan.report.tradeoffs import mean_curve, risk_coverage, roc
 
 RESAMPLES, LEVEL = 1000, 0.05
 Curve = tuple[Floats, Floats]

@@ -12,7 +12,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from uqgan.health import FAULTS, measured_classes
 from uqgan.log import headline
-from uqgan.plots import CLASS_COLOURS, as_svg, colour_of
+from uqgan.report.plots import CLASS_COLOURS, as_svg, colour_of
 
 Rows = Sequence[Mapping[str, Any]]
 LINES_SHOWN = 10

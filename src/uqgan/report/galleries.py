@@ -8,7 +8,7 @@ import torch
 from uqgan.data.tasks import Task
 from uqgan.decisions import WORDS, Decisions
 from uqgan.evaluation import Outputs
-from uqgan.plots import data_uri, png
+from uqgan.report.plots import data_uri, png
 from uqgan.uncertainty import Prediction
 
 SHOWN = 6

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from uqgan import plots
 from uqgan.data.decode import decode
 from uqgan.data.inputs import preprocessing_in_words
 from uqgan.data.preprocessing import PixelFormat
 from uqgan.data.tasks import is_user_data
 from uqgan.decisions import NO_FOREIGNNESS, WORDS
 from uqgan.files import write_text
+from uqgan.report import plots
 from uqgan.run import Run
 from uqgan.scoring import Summary
 from uqgan.tables import Row

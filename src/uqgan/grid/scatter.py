@@ -14,13 +14,13 @@ from typing import Any
 import torch
 
 from uqgan import api
-from uqgan.cluster import Needs, connected, mismatch, why
 from uqgan.data.decode import Piece, decode
 from uqgan.data.inputs import batches_of
 from uqgan.data.preprocessing import Broken, PixelFormat, bytes_of
 from uqgan.errors import RunFailed
-from uqgan.host import versions
-from uqgan.parcels import Parcel, unpack
+from uqgan.grid.cluster import Needs, connected, mismatch, why
+from uqgan.grid.host import versions
+from uqgan.grid.parcels import Parcel, unpack
 from uqgan.run import Run
 from uqgan.runs import ABOUT, CALIBRATION, CONFIG, DECISIONS, WEIGHTS
 from uqgan.scoring import piece_size, score

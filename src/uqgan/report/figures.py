@@ -8,11 +8,11 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from uqgan.errors import UsageError
-from uqgan.plots import Frame, Points, cells_of, draw_density, draw_heat, frame_around
-from uqgan.report import POINTS_SHOWN
+from uqgan.report.page import POINTS_SHOWN
+from uqgan.report.plots import Frame, Points, cells_of, draw_density, draw_heat, frame_around
+from uqgan.report.shields import examples
 from uqgan.run import Run
 from uqgan.runs import run_titles
-from uqgan.shields import examples
 from uqgan.uncertainty import UNITS, read_one_vs_all
 
 GENERATED = 1200

@@ -8,11 +8,11 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Literal
 
-from uqgan.cells import Cell, config_of, plan_cells
 from uqgan.config import suggest
 from uqgan.data.tasks import TASKS, is_user_data
 from uqgan.environment import shared_by
 from uqgan.errors import UsageError
+from uqgan.grid.cells import Cell, config_of, plan_cells
 from uqgan.paper import TITLES
 
 Value = float | int | str

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-from uqgan.cells import Cell, has_failed, is_done
 from uqgan.data.dataset import Say, silent
 from uqgan.data.tasks import Task, load_task
+from uqgan.grid.cells import Cell, has_failed, is_done
 from uqgan.methods import METHODS
 
 State = Literal["waiting", "running", "done", "stopped", "failed"]

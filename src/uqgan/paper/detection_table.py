@@ -6,9 +6,9 @@ from typing import Any
 
 from uqgan import paper
 from uqgan.detection import GROUPS, KINDS
-from uqgan.layouts import MARKS, Line, Text, values_of
 from uqgan.methods import METHODS
-from uqgan.reproduction import Cell, Ours
+from uqgan.paper.layouts import MARKS, Line, Text, values_of
+from uqgan.paper.reproduction import Cell, Ours
 
 Record = Mapping[str, Any]
 """Result of joint detection for one run, as `uqgan detect` saves it."""

@@ -18,12 +18,12 @@ import torch
 
 from uqgan import __version__
 from uqgan.acceleration import choose_device
-from uqgan.cells import Cell
 from uqgan.data.tasks import Task
 from uqgan.files import cache_folder, write_bytes
-from uqgan.grid import Event, Terms
-from uqgan.parcels import Marks, Parcel, Share, marks_of, packed, unpack
-from uqgan.worker import Ended, Post, run
+from uqgan.grid.cells import Cell
+from uqgan.grid.parcels import Marks, Parcel, Share, marks_of, packed, unpack
+from uqgan.grid.schedule import Event, Terms
+from uqgan.grid.worker import Ended, Post, run
 
 PATIENCE_SECONDS = 5.0
 """Time limit of `news`, in seconds, after which it answers without any."""

@@ -9,8 +9,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from uqgan.cells import Cell, config_of, title_of
 from uqgan.environment import training_seconds
+from uqgan.grid.cells import Cell, config_of, title_of
 from uqgan.methods import METHODS
 from uqgan.methods.facts import costs
 

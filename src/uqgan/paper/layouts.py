@@ -10,8 +10,8 @@ from itertools import groupby
 from uqgan import paper
 from uqgan.methods import METHODS
 from uqgan.paper import BETTER, WORSE
-from uqgan.reproduction import INCOMPARABLE, MISSING, Block, Cell, Column, Reproduction, Row, bare
-from uqgan.results import Result, set_title
+from uqgan.paper.reproduction import INCOMPARABLE, MISSING, Block, Cell, Column, Reproduction, Row, bare
+from uqgan.paper.results import Result, set_title
 
 MARKS = {BETTER: " ▲", WORSE: " ▼"}
 VERDICTS = " ▲ better, ▼ worse than the paper by more than 2 of its standard deviations."

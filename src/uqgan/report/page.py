@@ -13,20 +13,20 @@ import torch
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from torch import Tensor
 
-from uqgan import curves, plots, shields
-from uqgan.contest import RESAMPLES, Contestant, compare
 from uqgan.data.tasks import Task
 from uqgan.decisions import WORDS, Decisions
 from uqgan.environment import training_seconds
 from uqgan.errors import UsageError, count
 from uqgan.evaluation import Outputs, ranking, set_names
 from uqgan.files import write_text
-from uqgan.galleries import Made, extremes, galleries, shares
 from uqgan.health import FAULTS, PER_CLASS
 from uqgan.methods import METHODS, Method
 from uqgan.metrics import Comparison, paired_bootstrap, reliability
-from uqgan.plots import Pictures
 from uqgan.progress import spell
+from uqgan.report import curves, plots, shields
+from uqgan.report.contest import RESAMPLES, Contestant, compare
+from uqgan.report.galleries import Made, extremes, galleries, shares
+from uqgan.report.plots import Pictures
 from uqgan.runs import Record, run_titles
 from uqgan.uncertainty import UNITS, Prediction, read_one_vs_all
 

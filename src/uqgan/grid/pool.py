@@ -15,15 +15,15 @@ from typing import cast
 import joblib
 import torch
 
-from uqgan import mps
 from uqgan.acceleration import choose_device
-from uqgan.cells import Cell, keep_failure
 from uqgan.data.dataset import Say, silent
 from uqgan.errors import RunFailed
-from uqgan.grid import MOST_LOSSES, Event, Report, Schedule, State, Terms
+from uqgan.grid import mps
+from uqgan.grid.cells import Cell, keep_failure
+from uqgan.grid.schedule import MOST_LOSSES, Event, Report, Schedule, State, Terms
+from uqgan.grid.worker import OUTPUT, SIGNALS, Ended, Post, Ready, work
 from uqgan.log import interrupts
 from uqgan.methods import METHODS
-from uqgan.worker import OUTPUT, SIGNALS, Ended, Post, Ready, work
 
 SHARE_A_GPU = 8
 """Limit of workers on a GPU that they use concurrently."""

@@ -1,0 +1,1 @@
+"""Runs in pictures: the report on one page, its parts, the paper's figures, and pages of predictions."""
