@@ -286,3 +286,24 @@ def test_a_run_killed_in_its_last_epoch_goes_on_to_the_same_bytes(
     uqgan.fit(method, small, config=config, folder=tmp_path / "killed", device="cpu", resume=True)
     for file in ("weights.safetensors", "log.jsonl"):
         assert (tmp_path / "killed" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
+
+
+def test_the_autoencoder_learns_in_bf16_and_decodes_perturbed_codes_in_float32() -> None:
+    networks_of_images = {"classifier": "lenet", "autoencoder": {"kind": "small"}}
+    config = parse(networks_of_images | {"precision": "bf16", "gen": {"dim": 4, "width": 8}})
+    auxiliary = AuxiliaryNetworks((1, 32, 32), config.gen)
+    names = list(auxiliary.state_dict())
+    auxiliary.make_fast(config)
+    joint = JointTraining(networks((1, 32, 32), 3, config, 0.0, None), auxiliary, config, print)
+    assert list(auxiliary.state_dict()) == names
+    learning = list(joint.learning_A.parameters())
+    assert all(one is other for one, other in zip(learning, joint.A.parameters(), strict=True))
+    z = torch.rand(64, 4)
+    nudged = z + 1e-4
+    assert (joint.A.decode_logits(nudged) - joint.A.decode_logits(z)).abs().max() > 0
+    exact, rough = joint.A.eval().decode_logits(z), joint.learning_A.eval().decode_logits(z)
+    assert rough.dtype == exact.dtype == torch.float32
+    assert 0 < (rough - exact).abs().max() < 0.05
+    before = joint.A.encoder[0].weight.clone()
+    joint.train_autoencoder(torch.rand(8, 1, 32, 32))
+    assert not torch.equal(joint.A.encoder[0].weight, before)
