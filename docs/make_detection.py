@@ -2,8 +2,8 @@
 
 from make_tables import Record, joined, record, short
 from uqgan.paper.detection_table import WORDS, confusion_markdown, markdown, rows_of_methods
-from uqgan.paper.layouts import names_of
 from uqgan.paper.reproduction import Reproduction
+from uqgan.paper.results import names_of
 
 DETECTION = """## Joint detection
 

@@ -17,11 +17,10 @@ from uqgan.paper.layouts import (
     explanations,
     lines,
     markdown_table,
-    names_of,
     runs_table,
 )
 from uqgan.paper.reproduction import Block, Column, Reproduction, reproduce
-from uqgan.paper.results import find_results, set_title
+from uqgan.paper.results import find_results, names_of, set_title
 
 SEEDS = {"mnist": 3, "cifar10": 3}
 """Seeds that each method should have; UQGANs should have two more."""

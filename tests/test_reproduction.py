@@ -211,6 +211,21 @@ def test_oracles_are_never_the_best_and_say_what_they_saw(tmp_path: Path) -> Non
     assert "Entropy Oracle (sees outliers)" in to_markdown(table)
 
 
+def test_an_oracle_is_held_against_its_method_without_outliers_set_by_set(tmp_path: Path) -> None:
+    scores = json.loads(CIFAR.read_text())["scores"]
+    copy_of(CIFAR, tmp_path, method="entropy")
+    copy_of(CIFAR, tmp_path, method="one-vs-all")
+    better = {name: found | {"auroc": 1.0} if name == "svhn" else found for name, found in scores["sets"].items()}
+    copy_of(CIFAR, tmp_path, method="entropy-oracle", scores=scores | {"sets": better})
+    table = reproduce("cifar10", find_results([tmp_path], "cifar10"))
+    others = tuple(name for name in table.sets if name != "svhn")
+    assert [(oracle.method, plain.method, behind) for oracle, plain, behind in table.oracles] == [
+        ("entropy-oracle", "entropy", others)
+    ]
+    said = "The AUROC of Entropy Oracle is higher than that of Entropy on all of these sets but CIFAR10 5-9"
+    assert any(sentence.startswith(said) for sentence in sentences(table))
+
+
 def test_raw_scores_are_found_in_a_run_beside_a_record_and_in_a_folder_of_their_own(tmp_path: Path) -> None:
     file = copy_of(CIFAR, tmp_path)
     assert Result(file, json.loads(file.read_text())).raw is None

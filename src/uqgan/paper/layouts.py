@@ -11,7 +11,7 @@ from uqgan import paper
 from uqgan.methods import METHODS
 from uqgan.paper import BETTER, WORSE
 from uqgan.paper.reproduction import INCOMPARABLE, MISSING, Block, Cell, Column, Reproduction, Row, bare
-from uqgan.paper.results import Result, set_title
+from uqgan.paper.results import Result, names_of, set_title
 
 MARKS = {BETTER: " ▲", WORSE: " ▼"}
 VERDICTS = " ▲ better, ▼ worse than the paper by more than 2 of its standard deviations."
@@ -104,10 +104,6 @@ def column_title(found: Reproduction, column: Column) -> str:
     return f"{name} all" if column.sets == found.sets else f"{name} {names_of(column.sets)}"
 
 
-def names_of(sets: tuple[str, ...]) -> str:
-    return ", ".join(map(set_title, sets))
-
-
 def explanations(found: Reproduction) -> list[str]:
     """Sentences below the tables."""
     said = ["Percent; mean ± standard deviation, ours over the seeds."]
@@ -128,6 +124,9 @@ def explanations(found: Reproduction) -> list[str]:
         if paper.methods(found.task):
             of_theirs = f", and {names_of(found.lacking)}" if found.lacking else ""
             said[-1] += f" These training sets are smaller than the authors', who have whole ones{of_theirs}."
+    for oracle, plain, behind in found.oracles:
+        but = f" but {names_of(behind)}" if behind else ""
+        said.append(f"The AUROC of {oracle.title} is higher than that of {plain.title} on all of these sets{but}.")
     if paper.methods(found.task) and not all(row.printed for row in found.rows):
         said.append("Rows marked (ours) are not in the paper.")
     return said

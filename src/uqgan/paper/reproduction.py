@@ -131,6 +131,20 @@ class Reproduction:
         """Rows with values from both us and the paper."""
         return tuple(row for row in self.rows if row.results and row.printed)
 
+    @property
+    def oracles(self) -> list[tuple[Row, Row, tuple[str, ...]]]:
+        """Rows of oracles, each with that of its method without outliers, and the sets with no higher AUROC."""
+        pairs = []
+        for oracle in (row for row in self.rows if row.results and METHODS[row.method].sees_ood):
+            method = METHODS[oracle.method]
+            for plain in (row for row in self.rows if row.results and row.method != oracle.method):
+                alike = replace(method, title=plain.title, sees_ood=False, settings="")
+                if METHODS[plain.method] == alike:
+                    columns = [Column("auroc", (name,)) for name in self.sets]
+                    behind = [column.sets[0] for column in columns if _mean(oracle, column) <= _mean(plain, column)]
+                    pairs.append((oracle, plain, tuple(behind)))
+        return pairs
+
     def counts(self) -> dict[str, int]:
         """Number of printed values of these methods by verdict, and of those without a value of ours."""
         found: Counter[str] = Counter()
@@ -259,3 +273,8 @@ def mark_best(rows: list[Row], resamples: int) -> tuple[list[Row], tuple[str, ..
                 how.add(by)
             marked[name][column] = replace(marked[name][column], best=same)
     return [replace(row, cells=marked[row.method]) for row in rows], tuple(sorted(how))
+
+
+def _mean(row: Row, column: Column) -> float:
+    """Mean of a metric over our seeds."""
+    return mean(value for result in row.results if (value := column.ours(result)) is not None)

@@ -5,7 +5,7 @@ A record is the scores.json of a run's folder, or a copy of it as results/TASK/M
 
 import json
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -39,6 +39,11 @@ def set_title(name: str) -> str:
     """Name of a data set or task in tables."""
     family, _, classes = name.partition("+")
     return SET_TITLES.get(family, family.replace("-", " ")) + (f" {classes}" if classes else "")
+
+
+def names_of(sets: Sequence[str]) -> str:
+    """Names of several sets, as people read them."""
+    return ", ".join(map(set_title, sets))
 
 
 @dataclass(frozen=True)
