@@ -5,8 +5,8 @@ from statistics import mean
 from make_tables import record, table
 from uqgan import paper
 from uqgan.methods import METHODS
-from uqgan.paper.layouts import column_title, title_of
-from uqgan.paper.reproduction import Column, Reproduction, Row, bare
+from uqgan.paper.layouts import NAMED, column_title, title_of
+from uqgan.paper.reproduction import Cell, Column, Reproduction, Row, bare
 
 FIRST = "uqgan-mc"
 """Method that is ahead of all others without outliers in the paper."""
@@ -15,7 +15,8 @@ ORDER = "order"
 NO_CAUSE = "not looked into"
 WORSE = """## Below the paper
 
-What ours miss by more than 2 of the paper's standard deviations, and why, as far as it was looked into."""
+What ours miss by more than 2 of the paper's standard deviations, the farthest first, and why, as far as it was looked
+into."""
 
 
 class Figures(dict[str, float]):
@@ -57,13 +58,20 @@ def below(found: Reproduction) -> str:
     """Rows that miss the paper's values, with the columns and the cause."""
     rows = []
     for row, columns in found.worse():
-        cells = [row.cells[column] for column in columns]
+        farthest = sorted(columns, key=lambda column: -deviations(row.cells[column]))[:NAMED]
         missed = [
-            f"{column_title(found, column)} {cell.ours} ({cell.paper})"
-            for column, cell in zip(columns, cells, strict=True)
+            f"{column_title(found, column)} {row.cells[column].ours} ({row.cells[column].paper})" for column in farthest
         ]
+        missed += [f"{len(columns) - NAMED} more"] if len(columns) > NAMED else []
         rows.append([title_of(row), "; ".join(missed), cause(found, row.method) or NO_CAUSE])
     return f"{WORSE}\n\n{table(['method', 'ours (paper)', 'cause'], rows, 3)}" if rows else ""
+
+
+def deviations(cell: Cell) -> float:
+    """Distance from the paper's value, in its standard deviations; one of 0.00 may be nearly 0.005."""
+    assert cell.paper
+    assert cell.difference is not None
+    return abs(cell.difference) / max(cell.paper.std, 0.005)
 
 
 def order(found: Reproduction) -> str:
