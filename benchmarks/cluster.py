@@ -41,7 +41,8 @@ from uqgan.data.inputs import Sources, pixel_format_of
 from uqgan.environment import COMMIT, describe, versions
 from uqgan.files import CACHE_VARIABLE, cache_folder, sha256
 from uqgan.grid.cells import Cell, plan_cells, result_digests
-from uqgan.grid.cluster import Cluster, Needs, connected
+from uqgan.grid.cluster import Cluster
+from uqgan.grid.connection import Needs, connected
 from uqgan.grid.parcels import marks_of
 from uqgan.grid.pool import Pool
 from uqgan.grid.scatter import Chunk, Scoring, chunks_of, scattered, score_chunk, scoring_of

@@ -25,9 +25,10 @@ from uqgan.data.inputs import batches_of, pixel_format_of
 from uqgan.data.tasks import load_task
 from uqgan.errors import UsageError
 from uqgan.files import sha256, write_json
-from uqgan.grid import cluster
+from uqgan.grid import cluster, connection
 from uqgan.grid.cells import Cell, plan_cells, run_cell
-from uqgan.grid.cluster import Cluster, Needs
+from uqgan.grid.cluster import Cluster
+from uqgan.grid.connection import Needs
 from uqgan.grid.host import Host, Order, Station
 from uqgan.grid.parcels import Share, marks_of, packed, unpack
 from uqgan.grid.scatter import Chunk, chunks_of, in_order, score_chunk, scoring_of
@@ -81,15 +82,15 @@ def test_what_is_no_share_or_no_cluster_is_refused_in_one_sentence() -> None:
     with pytest.raises(UsageError, match="--share = nowhere-known://x: "):
         Share("nowhere-known://x").check()
     with pytest.raises(UsageError, match=r"--ray = 127.0.0.1:1: no Ray cluster is there \(start one"):
-        cluster.connected("127.0.0.1:1").__enter__()
+        connection.connected("127.0.0.1:1").__enter__()
     with pytest.raises(UsageError, match="--ray = somewhere: must be auto, or HOST:PORT"):
-        cluster.connected("somewhere").__enter__()
+        connection.connected("somewhere").__enter__()
 
 
 def test_without_ray_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(UsageError, match=r"--ray: Ray is not installed \(pip install \"uqgan\[cluster\]\"\)"):
-        cluster.ray_module()
+        connection.ray_module()
 
 
 # A process on a node, without the cluster

@@ -16,7 +16,8 @@ from torch import Tensor
 from uqgan.config import suggest
 from uqgan.data.inputs import as_samples
 from uqgan.data.tasks import Task
-from uqgan.decisions import Calibration, Decisions, Drift, Rule, check_rule, decide, drift
+from uqgan.decisions import Calibration, Decisions, Rule, check_rule, decide
+from uqgan.drift import Drift, drift
 from uqgan.elsewhere import Facts, current_task, elsewhere, is_gone, without_known
 from uqgan.errors import UsageError
 from uqgan.evaluation import Outputs, calibrate, evaluate, predict_foreign, predict_task, rates, raw_digest, tempered

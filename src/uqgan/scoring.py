@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from uqgan.data.decode import Piece
-from uqgan.decisions import WORDS, Decisions, drift
+from uqgan.decisions import WORDS, Decisions
+from uqgan.drift import drift
 from uqgan.run import Run
 from uqgan.tables import Row
 from uqgan.uncertainty import Prediction

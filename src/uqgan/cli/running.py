@@ -73,7 +73,7 @@ class How:
         """Refuse invalid options before data are loaded."""
         _ = self.size
         if self.ray:
-            from uqgan.grid.cluster import ray_module
+            from uqgan.grid.connection import ray_module
 
             ray_module()
         for name, given in (("share", self.share), ("gpus", self.gpus)):
@@ -86,7 +86,8 @@ class How:
             from uqgan.grid.pool import Pool
 
             return Pool(self.size, say)
-        from uqgan.grid.cluster import Cluster, Needs
+        from uqgan.grid.cluster import Cluster
+        from uqgan.grid.connection import Needs
 
         return Cluster(self.ray, self.share, Needs(self.cpus, self.gpus), self.size, say)
 

@@ -41,7 +41,7 @@ class Nodes:
             if given is not None and not self.ray:
                 raise UsageError(f"--{name} = {given}: is for a Ray cluster (--ray auto, or leave it out)")
         if self.ray:
-            from uqgan.grid.cluster import ray_module
+            from uqgan.grid.connection import ray_module
 
             ray_module()
 
@@ -90,7 +90,7 @@ def scored_here(job: Job, files: Iterator[str], first: int) -> Iterator[Iterator
 @contextmanager
 def scored_there(nodes: Nodes, job: Job, files: Iterator[str], first: int) -> Iterator[Iterator["Scored"]]:
     """The same by the nodes of a cluster."""
-    from uqgan.grid.cluster import Needs
+    from uqgan.grid.connection import Needs
     from uqgan.grid.scatter import scattered, scoring_of
     from uqgan.scoring import chunk_size
 

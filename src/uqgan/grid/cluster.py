@@ -1,10 +1,6 @@
 """Execution of a grid's cells on several machines, by a Ray cluster."""
 
-import os
 import platform
-import signal
-import socket
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -15,9 +11,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from uqgan.data.dataset import Say, silent
-from uqgan.errors import RunFailed, UsageError, count, first_line
+from uqgan.errors import RunFailed, count
 from uqgan.files import cache_folder, write_bytes
 from uqgan.grid.cells import Cell, keep_failure
+from uqgan.grid.connection import Needs, alive_nodes, connected
 from uqgan.grid.host import Arrival, Host, Order, Return, Station, versions
 from uqgan.grid.parcels import Share, packed, unpack
 from uqgan.grid.schedule import MOST_LOSSES, Event, Report, Schedule, State, Terms
@@ -29,105 +26,6 @@ COUNT_SECONDS = 2.0
 """Interval between counts of the nodes, in seconds."""
 GRACE_SECONDS = 30.0
 """Delay after the time limit until a cell is asked to stop, in seconds, as training stops by itself."""
-KNOCK_SECONDS = 10.0
-"""Time limit for an answer of the cluster, in seconds."""
-MISSING = 'Ray is not installed (pip install "uqgan[cluster]")'
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-def ray_module() -> Any:
-    """Import Ray, with usage reports disabled."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    try:
-        import ray
-    except ImportError:
-        raise UsageError(f"--ray: {MISSING}") from None
-    return ray
-
-
-@contextmanager
-def connected(address: str) -> Iterator[Any]:
-    """Connection to the cluster at an address within the block; `auto` is the cluster of this machine."""
-    ray = ray_module()
-    if ray.is_initialized():
-        yield ray
-        return
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    with _messages_on_stderr():
-        try:
-            _knock(address)
-            ray.init(address, log_to_driver=False, logging_level="ERROR")
-        except (OSError, ValueError, RuntimeError, ImportError, AssertionError) as error:
-            found = "no Ray cluster is there" if isinstance(error, OSError) else first_line(error)
-            how = "start one with ray start --head, and see docs/scale.md"
-            raise UsageError(f"--ray = {address}: {found} ({how})") from None
-        finally:
-            _restore(before)
-        try:
-            yield ray
-        finally:
-            ray.shutdown()
-            _restore(before)
-
-
-@contextmanager
-def _messages_on_stderr() -> Iterator[None]:
-    """Within the block Ray prints messages about dead processes on standard error; standard output is for results."""
-    worker: Any = sys.modules.get("ray._private.worker")
-    prints = getattr(worker, "print_to_stdstream", None)
-    if prints is None:  # another version of Ray
-        yield
-        return
-    worker.print_to_stdstream = lambda data, *rest, **more: prints({**data, "is_err": True}, *rest, **more)
-    try:
-        yield
-    finally:
-        worker.print_to_stdstream = prints
-
-
-def _knock(address: str) -> None:
-    """Refuse HOST:PORT without a server, for which Ray would wait."""
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if colon:
-        if not port.isdecimal():
-            raise ValueError("must be auto, or HOST:PORT")
-        socket.create_connection((host.strip("[]"), int(port)), KNOCK_SECONDS).close()
-    elif address != "auto":
-        raise ValueError("must be auto, or HOST:PORT")
-
-
-def _restore(handlers: dict[signal.Signals, Any]) -> None:
-    """Restore signal handlers, which Ray replaces."""
-    with suppress(ValueError):  # only the main thread handles signals
-        for number, handler in handlers.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-
-
-@dataclass(frozen=True)
-class Needs:
-    """Resources of a process on a node."""
-
-    cpus: int = 1
-    gpus: float | None = None
-    """Number of GPUs, or a share of one; None for one if there are any."""
-
-    def of(self, ray: Any, device: str) -> "Needs":
-        """Resources with the number of GPUs filled in."""
-        if self.gpus is not None:
-            return self
-        there = ray.cluster_resources().get("GPU", 0) > 0
-        return replace(self, gpus=1.0 if there and device != "cpu" else 0.0)
-
-    def room(self, ray: Any) -> int:
-        """Number of such processes that fit on the nodes."""
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        wanted = {"CPU": self.cpus, "GPU": self.gpus or 0.0}
-        return sum(min(int(node.get(kind, 0) / n + 1e-9) for kind, n in wanted.items() if n) for node in nodes)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return {"num_cpus": self.cpus, "num_gpus": self.gpus or 0}
 
 
 @dataclass(frozen=True)
@@ -140,7 +38,7 @@ class Cluster:
 
     address: str = "auto"
     share: str | None = None
-    needs: Needs = Needs()
+    needs: Needs = field(default_factory=Needs)
     most: int | None = None
     """Limit of processes; None for as many as fit on the nodes."""
     say: Say = silent
@@ -151,17 +49,13 @@ class Cluster:
         with connected(self.address) as ray:
             needs = self.needs.of(ray, terms.device)
             room = needs.room(ray)
-            if not room and not any(node["Alive"] for node in ray.nodes()):
+            if not room and not alive_nodes(ray):
                 raise RunFailed(f"--ray = {self.address}: has no nodes")
-            self.say(f"Ray: {count(room, 'process')} of {count(len(_alive(ray)), 'node')}")
+            self.say(f"Ray: {count(room, 'process')} of {count(len(alive_nodes(ray)), 'node')}")
             terms = replace(terms, root=terms.root.resolve())
             with tokens(terms.root, cache_folder()) as token:
                 station = Station(terms, terms.device, self.needs.cpus, token, self.share)
                 Fleet(ray, schedule, station, report, needs, self.most or len(schedule.waiting), self.say).run()
-
-
-def _alive(ray: Any) -> list[dict[str, Any]]:
-    return [node for node in ray.nodes() if node["Alive"]]
 
 
 @contextmanager

@@ -18,7 +18,8 @@ from uqgan.data.decode import Piece, decode
 from uqgan.data.inputs import batches_of
 from uqgan.data.preprocessing import Broken, PixelFormat, bytes_of
 from uqgan.errors import RunFailed
-from uqgan.grid.cluster import Needs, connected, mismatch, why
+from uqgan.grid.cluster import mismatch, why
+from uqgan.grid.connection import Needs, connected
 from uqgan.grid.host import versions
 from uqgan.grid.parcels import Parcel, unpack
 from uqgan.run import Run
