@@ -13,6 +13,8 @@ FIRST = "uqgan-mc"
 ORDER = "order"
 """Key of the reason why it is not, beside those of methods."""
 NO_CAUSE = "not looked into"
+LEAST = 0.05
+"""Least standard deviation, in percentage points, by which distances are compared."""
 WORSE = """## Below the paper
 
 What ours miss by more than 2 of the paper's standard deviations, the farthest first, and why, as far as it was looked
@@ -68,10 +70,10 @@ def below(found: Reproduction) -> str:
 
 
 def deviations(cell: Cell) -> float:
-    """Distance from the paper's value, in its standard deviations; one of 0.00 may be nearly 0.005."""
+    """Distance from the paper's value, in its standard deviations; next to none counts as LEAST."""
     assert cell.paper
     assert cell.difference is not None
-    return abs(cell.difference) / max(cell.paper.std, 0.005)
+    return abs(cell.difference) / max(cell.paper.std, LEAST)
 
 
 def order(found: Reproduction) -> str:

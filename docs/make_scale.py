@@ -25,8 +25,9 @@ longer than they would alone. ≈ is an estimate where none is recorded: the tim
 `max-softmax` on that task, or else of `uqgan-mc`, times the ratio of the two methods on CIFAR10 or, where that is not
 recorded either, on the digits ([costs](results.md#cost-of-the-methods), on a CPU)."""
 WHOLE = """{cells} cells: {methods} methods × {settings} settings × {seeds} seeds. One after another, each from nothing:
-{alone:.0f} GPU hours, {share:.0f} % of them estimates. With what cells share trained once (`max-softmax` and `entropy`
-are the same classifiers, members of an ensemble those of other seeds): {shared:.0f} hours; autoencoders, which `uqgan`
+{alone:.0f} GPU hours, {share:.0f} % of them estimates, and less where recorded trainings shared their GPU. With what
+cells share trained once (`max-softmax` and `entropy` are the same classifiers, members of an ensemble those of other
+seeds): {shared:.0f} hours; autoencoders, which `uqgan`
 and `uqgan-mc` share as well, are counted each time. The schedule is the program's own, played with these times; each
 GPU runs one training at a time, and start-up, testing and the way to other machines are left out. No less than the
 longest cell is possible: {longest}, {hours:.1f} hours."""
@@ -41,7 +42,7 @@ A grid was killed and continued by the same command, several times. Beside the s
 NODES = "### Seen on two nodes"
 NO_MPS = """How many more trainings an H200 ends in an hour when the grid runs several of them at a time is not recorded
 yet (`python benchmarks/grid.py sides mnist`)."""
-ONE_SIDE = """{task}: {cells} trainings with evaluation, by one grid under MPS, at {rate:.0f} an hour, with empty caches
+ONE_SIDE = """{task}: {cells} trainings with evaluation, by one grid{mps}, at {rate:.0f} an hour, with empty caches
 for autoencoders and compiled code ({conditions}). The same one after another are not recorded yet."""
 
 
@@ -190,7 +191,13 @@ def gpu() -> str:
         "measured on",
     ]
     halves = [
-        ONE_SIDE.format(task=set_title(task), cells=row["cells"], rate=row["runs_per_hour"], conditions=conditions(row))
+        ONE_SIDE.format(
+            task=set_title(task),
+            cells=row["cells"],
+            rate=row["runs_per_hour"],
+            mps=" under MPS" * row.get("mps", False),
+            conditions=conditions(row),
+        )
         for (task, side), row in sides.items()
         if side == "grid" and (task, "alone") not in sides
     ]

@@ -28,6 +28,7 @@ from uqgan.errors import UsageError, first_line
 from uqgan.models.fast import fast
 
 T = TypeVar("T")
+M = TypeVar("M", bound=nn.Module)
 Precision = Literal["auto", "bf16", "fp32"]
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Options of glibc's mallopt."""
@@ -86,8 +87,8 @@ def prepare(net: nn.Module, precision: Precision = "auto", *names: str) -> None:
         setattr(net, name, MethodType(_converted(getattr(type(net), name), bf16), net))
 
 
-def in_precision(net: nn.Module, precision: Precision, *names: str) -> nn.Module:
-    """The same network, with the same weights, whose named methods run in another precision than its own."""
+def in_precision(net: M, precision: Precision, *names: str) -> M:
+    """View of a prepared network, with the same layers and weights, whose named methods run in another precision."""
     view = copy.copy(net)  # shares all layers; methods set by `prepare` are its own
     prepare(view, precision, *names)
     return view

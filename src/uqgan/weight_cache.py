@@ -18,7 +18,7 @@ from uqgan.errors import RunFailed
 from uqgan.files import cache_folder, locked, write_bytes
 from uqgan.log import Log
 
-VERSION = 4
+VERSION = 5
 """Raised when training changes, so that older files are not used."""
 
 

@@ -5,7 +5,6 @@ codes and of samples; only C is kept (decision 0019).
 """
 
 from collections.abc import Callable, Sequence
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -24,14 +23,7 @@ from uqgan.losses import (
     standard_normal_kl,
     wrong_evidence_loss,
 )
-from uqgan.models.gen import (
-    CODERS,
-    Perturbation,
-    VariationalAutoencoder,
-    code_discriminator,
-    image_discriminator,
-    make_autoencoder,
-)
+from uqgan.models.gen import CODERS, Perturbation, code_discriminator, image_discriminator, make_autoencoder
 from uqgan.networks import Networks, logits_of_both
 from uqgan.networks import classifier_only as networks
 from uqgan.shapes import Codes, Images, Labels, Scalar
@@ -69,7 +61,7 @@ class JointTraining:
         self.C, self.A, self.G = nets.classifier, aux.A.train(), aux.G
         self.D_code, self.D_image = aux.D_code, aux.D_image
         # A's own steps, which are most of the work, need no such precision.
-        self.learning_A = cast(VariationalAutoencoder, in_precision(self.A, config.precision, *CODERS))
+        self.learning_A = in_precision(self.A, config.precision, *CODERS)
         self.call = CompiledCalls(next(aux.parameters()).device, config.compiles, say)
         one_kernel = config.compile == "always"
         self.opt_C = adam(self.C, lr=settings.lr, weight_decay=settings.weight_decay, one_kernel=one_kernel)

@@ -125,8 +125,8 @@ def explanations(found: Reproduction) -> list[str]:
             of_theirs = f", and {names_of(found.lacking)}" if found.lacking else ""
             said[-1] += f" These training sets are smaller than the authors', who have whole ones{of_theirs}."
     for oracle, plain, behind in found.oracles:
-        but = f" but {names_of(behind)}" if behind else ""
-        said.append(f"The AUROC of {oracle.title} is higher than that of {plain.title} on all of these sets{but}.")
+        where = f"all but {names_of(behind)}" if 0 < len(behind) < len(found.sets) else "none" if behind else "all"
+        said.append(f"The AUROC of {oracle.title} is higher than that of {plain.title} on {where} of these sets.")
     if paper.methods(found.task) and not all(row.printed for row in found.rows):
         said.append("Rows marked (ours) are not in the paper.")
     return said

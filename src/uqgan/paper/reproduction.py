@@ -135,7 +135,7 @@ class Reproduction:
     def oracles(self) -> list[tuple[Row, Row, tuple[str, ...]]]:
         """Rows of oracles, each with that of its method without outliers, and the sets with no higher AUROC."""
         pairs = []
-        for oracle in (row for row in self.rows if row.results and METHODS[row.method].sees_ood):
+        for oracle in (row for row in self.rows if self.sets and row.results and METHODS[row.method].sees_ood):
             method = METHODS[oracle.method]
             for plain in (row for row in self.rows if row.results and row.method != oracle.method):
                 alike = replace(method, title=plain.title, sees_ood=False, settings="")
