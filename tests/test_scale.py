@@ -80,7 +80,7 @@ def test_runs_per_hour_stand_beside_each_other_once_both_sides_are_measured(
         make_tables.read.cache_clear()
         (tmp_path / "speed" / "grid.json").write_text(json.dumps(rows))
         assert ("| MNIST | 8 and 8 | 40.0 | 100.0 | 2.50 |" in make_scale.gpu()) == (name == "both")
-        assert ("MNIST: 8 trainings with evaluation, by one grid, at 100 an hour" in make_scale.gpu()) == (name == "one")
+        assert ("MNIST: 8 trainings with evaluation, by one grid, at 100" in make_scale.gpu()) == (name == "one")
     make_tables.read.cache_clear()
 
 
