@@ -4,7 +4,6 @@ import importlib.util
 import json
 import re
 from pathlib import Path
-from statistics import mean
 from types import ModuleType
 
 import numpy
@@ -323,11 +322,10 @@ def test_a_run_trained_again_is_held_against_both_intervals() -> None:
     """The run itself lies in its own intervals; that of a further seed is Student's, at which one in twenty is out."""
     file = ROOT / "results/mnist/max-softmax/seed-0.json"
     record = json.loads(file.read_text())
-    alike = [json.loads(path.read_text()) for path in sorted(file.parent.glob("seed-*.json"))]
+    alike = [json.loads(path.read_text()) for path in sorted(file.parent.glob("seed-[0-4].json"))]
     rows = retrain.compare(record, record["scores"], alike)
     assert len(rows) == 3 + 4 * 7
-    assert all(row["inside_samples"] for row in rows)
-    assert mean(row["inside_seeds"] for row in rows) >= 0.8
+    assert all(row["inside_samples"] and row["inside_seeds"] for row in rows)
     assert not any(row["seeds"] for row in retrain.compare(record, record["scores"], alike[:2]))
     values = numpy.random.default_rng(0).normal(5, 3, (4000, 6))
     pairs = [retrain.of_a_further_run(row[:5].tolist()) for row in values]
